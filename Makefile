@@ -1,0 +1,37 @@
+# Two commands set everything up on a fresh machine: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+EXTRAS := report,dev
+
+.PHONY: demo test lint bench docs clean
+
+demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replayed?
+	$(BIN)/sphere demo --out demo
+
+test: lint  ## Everything CI checks.
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GEMM; writes docs/performance.md.
+	$(BIN)/sphere bench allocate --markdown docs/performance.md
+
+docs: $(VENV)/.docs  ## The documentation site, into site/.
+	$(BIN)/mkdocs build --strict
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) site demo build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,162 @@
+"""Algorithm 1, lines 4 to 8: increments and features in, replay weights out."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sphere_replay.allocation.controls import (
+    Control,
+    matching_temperature,
+    normalized,
+    softmax,
+    softmax_sensitivity,
+)
+from sphere_replay.allocation.recipe import Sphere
+from sphere_replay.allocation.result import Allocation
+from sphere_replay.allocation.smoothing import IdentitySmoother, KernelSmoother, Smoother
+from sphere_replay.allocation.transport import transport
+from sphere_replay.geometry import Geometry, PermutedGeometry, build_geometry
+from sphere_replay.geometry.tiled import DEFAULT_BUDGET
+from sphere_replay.numeric import accumulation_dtype
+from sphere_replay.validation import check_increments
+
+
+def allocate(
+    increments: Tensor,
+    features: Tensor | Geometry,
+    recipe: Sphere | None = None,
+    *,
+    running_scale: float | None = None,
+    generator: torch.Generator | None = None,
+    budget: int = DEFAULT_BUDGET,
+) -> Allocation:
+    """Turn loss increments into replay weights, asking each memory's neighbours first.
+
+    Args:
+        increments: δ `[m]`, each memory's loss after the virtual step minus before.
+        features: h `[m, d]`, each memory's representation; or, with the `Precomputed` distance, the
+            cost matrix `[m, m]`; or a ready `Geometry`, which is then used as it is.
+        recipe: Distance, scales and blend; `Sphere.vision()` unless given.
+        running_scale: `Allocation.running_scale` of the previous rescoring, for scale policies with
+            a memory (vision). None starts afresh.
+        generator: Source of the shuffle of the `permuted` control; used by nothing else.
+        budget: Bytes that distances may occupy; beyond it they are recomputed tile by tile.
+
+    Returns:
+        The allocation. If no consensus is positive, or the temperature is zero, nothing is
+        supported: sensitivities are 0, probabilities uniform and the mass is 1 - alpha.
+
+    Raises:
+        ValueError: for shapes that do not match or values that are not finite, naming the first.
+    """
+    recipe = recipe or Sphere.vision()
+    delta = check_increments(increments)
+    if isinstance(features, Tensor) and len(features) != len(delta):
+        raise ValueError(
+            f"{len(delta)} increments but {len(features)} feature rows: both need one per memory"
+        )
+    geometry = (
+        build_geometry(features, recipe.distance, budget=budget)
+        if isinstance(features, Tensor)
+        else features
+    )
+    if geometry.size != len(delta):
+        raise ValueError(f"{len(delta)} increments but a geometry of {geometry.size} memories")
+    delta = delta.to(geometry.device, accumulation_dtype(geometry.device))
+    if recipe.control is Control.PERMUTED:
+        geometry = _shuffled(geometry, generator)
+    result = _allocate(delta, geometry, recipe, running_scale)
+    return result.to(torch.promote_types(increments.dtype, torch.float32))
+
+
+def _allocate(
+    delta: Tensor, geometry: Geometry, recipe: Sphere, running_scale: float | None
+) -> Allocation:
+    alone = recipe.control is Control.IDENTITY
+    eps_s, eps_t = recipe.scales.bandwidths(geometry)
+    smoother: Smoother = IdentitySmoother() if alone else KernelSmoother(geometry, eps_s)
+    consensus = smoother.average(delta)
+    support = consensus.clamp(min=0)
+    temperature, scale = recipe.scales.temperature(delta, support, eps_t, running_scale)
+    target, value = transport(geometry, eps_t, temperature, support)
+    if temperature == 0:
+        sensitivity = torch.zeros_like(delta)
+    else:
+        sensitivity = smoother.pull_back(target * (consensus > 0))
+    alpha = 1.0 if recipe.control is Control.NO_FLOOR else recipe.alpha
+    weights, mass, probabilities = _blend(sensitivity, alpha)
+    full = Allocation(
+        weights=weights,
+        mass=mass,
+        probabilities=probabilities,
+        consensus=consensus,
+        support=support,
+        target=target,
+        sensitivity=sensitivity,
+        value=float(value),
+        eps_s=eps_s,
+        eps_t=eps_t,
+        temperature=temperature,
+        running_scale=scale,
+        geometry=None if alone else geometry,
+    )
+    match recipe.control:
+        case Control.CONSENSUS:
+            return _with_softmax(full, smoother, alpha)
+        case Control.NO_TRANSPORT:
+            return _with_sensitivity(full, normalized(support), alpha)
+        case Control.MATCHED_MIR:
+            return _with_matched_mir(full, delta)
+        case _:
+            return full
+
+
+def _blend(sensitivity: Tensor, alpha: float) -> tuple[Tensor, float, Tensor]:
+    """w̄ = (1 - alpha)/m + alpha w_SC, its mass s_w and p = w̄ / s_w (uniform if s_w = 0)."""
+    size = len(sensitivity)
+    weights = (1 - alpha) / size + alpha * sensitivity
+    mass = float(weights.sum())
+    uniform = torch.full_like(weights, 1 / size)
+    return weights, mass, weights / weights.sum() if mass > 0 else uniform
+
+
+def _with_sensitivity(full: Allocation, sensitivity: Tensor, alpha: float) -> Allocation:
+    weights, mass, probabilities = _blend(sensitivity, alpha)
+    return replace(
+        full, sensitivity=sensitivity, weights=weights, mass=mass, probabilities=probabilities
+    )
+
+
+def _with_softmax(full: Allocation, smoother: Smoother, alpha: float) -> Allocation:
+    risk = float(full.support.max())
+    if risk == 0:
+        return full
+
+    def sensitivity(temperature: float) -> Tensor:
+        return softmax_sensitivity(smoother, full.consensus, temperature)
+
+    temperature = matching_temperature(
+        lambda t: _blend(sensitivity(t), alpha)[2], full.effective_sample_size, scale=risk
+    )
+    return _with_sensitivity(full, sensitivity(temperature), alpha)
+
+
+def _with_matched_mir(full: Allocation, delta: Tensor) -> Allocation:
+    risk = delta.clamp(min=0)
+    scale = float(risk.max())
+    if scale == 0:
+        return _with_sensitivity(full, torch.full_like(delta, 1 / len(delta)), alpha=1.0)
+    temperature = matching_temperature(
+        lambda t: softmax(risk, t), full.effective_sample_size, scale=scale
+    )
+    return _with_sensitivity(full, softmax(risk, temperature), alpha=1.0)
+
+
+def _shuffled(geometry: Geometry, generator: torch.Generator | None) -> Geometry:
+    if generator is None:
+        raise ValueError(
+            "the permuted control shuffles feature rows: pass generator=torch.Generator()"
+        )
+    places = torch.randperm(geometry.size, generator=generator, device=generator.device)
+    return PermutedGeometry(geometry, places)

@@ -1,0 +1,103 @@
+"""What an allocation is: the weights, and everything on the way to them."""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from sphere_replay.allocation.sampling import Sample, Scheme, draw, sample
+from sphere_replay.geometry import Geometry, Neighborhood
+from sphere_replay.numeric import effective_sample_size
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """Replay weights of m memories. All vectors are `[m]`, in the increments' precision."""
+
+    weights: Tensor
+    """w̄ = (1 - alpha)/m + alpha w_SC: the coefficient of each memory's loss."""
+    mass: float
+    """s_w = Σ w̄, in [1 - alpha, 1]: how strongly to replay altogether."""
+    probabilities: Tensor
+    """p = w̄ / s_w; uniform where the mass is zero."""
+    consensus: Tensor
+    """Sδ: increments averaged over their neighbourhoods, signed."""
+    support: Tensor
+    """v = [Sδ]_+: the risk that neighbours support."""
+    target: Tensor
+    """q*: where transport sends uniform mass."""
+    sensitivity: Tensor
+    """w_SC = S^T(q* ⊙ 1[Sδ > 0]): the gradient of the transport value in the increments."""
+    value: float
+    """V_OT(v): the risk after transport."""
+    eps_s: float
+    """Scale of the aggregation kernel."""
+    eps_t: float
+    """Scale of the transport kernel."""
+    temperature: float
+    """T = tau eps_T."""
+    running_scale: float | None
+    """Pass it to the next `allocate()` if the scale policy has a memory; None if it has none."""
+    geometry: Geometry | None = field(repr=False)
+    """Distances between the memories as allocated; None for S = I, whose neighbourhoods are single."""
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def to(self, dtype: torch.dtype) -> "Allocation":
+        """The same allocation with its vectors in another precision."""
+        vectors = {
+            name: value.to(dtype) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **vectors)
+
+    @property
+    def effective_sample_size(self) -> float:
+        """ESS = 1 / Σ p²: how many memories share the replay."""
+        return effective_sample_size(self.probabilities)
+
+    @property
+    def effective_neighbors(self) -> Tensor:
+        """N_eff = 1 / Σ_j S_ij²: how many neighbours back each consensus; computed when asked."""
+        return self._neighborhood.effective_size.to(self.weights.dtype)
+
+    @property
+    def radius(self) -> Tensor:
+        """r_i = Σ_j S_ij C_ij: how far away they are on average; computed when asked."""
+        return self._neighborhood.radius.to(self.weights.dtype)
+
+    def draw(
+        self,
+        count: int,
+        *,
+        replacement: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Indices `[count]` of memories to replay.
+
+        With replacement they are independent draws from p. Without, they are distinct, drawn one
+        after the other from what is left of p, as in the paper's vision and instruction runs.
+        """
+        scheme = Scheme.REPLACEMENT if replacement else Scheme.SUCCESSIVE
+        return draw(self.probabilities, count, scheme, generator)
+
+    def sample(
+        self,
+        count: int,
+        scheme: Scheme | str = Scheme.REPLACEMENT,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Sample:
+        """Indices with the coefficients that turn their losses into the weighted replay loss.
+
+        See `Scheme` for which of the schemes estimate Σ w̄_i loss_i without bias.
+        """
+        return sample(self.weights, count, Scheme(scheme), generator)
+
+    @cached_property
+    def _neighborhood(self) -> Neighborhood:
+        if self.geometry is None:
+            ones = torch.ones_like(self.weights)
+            return Neighborhood(ones, ones, torch.zeros_like(ones))
+        return self.geometry.neighborhood(self.eps_s)

@@ -1,0 +1,145 @@
+"""Scale policies: how wide a neighbourhood is, and how much risk outweighs how much distance.
+
+A policy gives the kernel scales eps_s (aggregation) and eps_T (transport) from the geometry alone,
+and then the temperature T = tau * eps_T from the increments. The paper uses three policies, one per
+domain; `FixedScales` is the plain Algorithm 1.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from sphere_replay.geometry import Geometry
+from sphere_replay.numeric import median, percentile, population_std
+from sphere_replay.validation import check_fraction, check_positive
+
+EPS_FLOOR = 1e-12
+"""Smallest kernel scale. It binds where half of the memories coincide with their k_s neighbours;
+the kernel then averages over coincident memories only."""
+
+
+class Temperature(NamedTuple):
+    """T, and the running risk scale to hand over at the next rescoring (None without memory)."""
+
+    value: float
+    running_scale: float | None = None
+
+
+@runtime_checkable
+class Scales(Protocol):
+    """Chooses eps_s and eps_T from a geometry and T from the increments."""
+
+    def bandwidths(self, geometry: Geometry) -> tuple[float, float]:
+        """(eps_s, eps_T)."""
+        ...
+
+    def temperature(
+        self, increments: Tensor, support: Tensor, eps_t: float, running_scale: float | None
+    ) -> Temperature:
+        """T from the increments δ and the support [Sδ]_+; T = 0 means that nothing is at risk."""
+        ...
+
+
+@dataclass(frozen=True)
+class FixedScales:
+    """eps_s, eps_T and tau as given."""
+
+    eps_s: float
+    eps_t: float
+    tau: float
+
+    def __post_init__(self) -> None:
+        check_positive(eps_s=self.eps_s, eps_t=self.eps_t)
+        if not 0 <= self.tau < float("inf"):
+            raise ValueError(f"tau must be finite and not negative, got {self.tau}")
+
+    def bandwidths(self, geometry: Geometry) -> tuple[float, float]:
+        """As given."""
+        return max(self.eps_s, EPS_FLOOR), max(self.eps_t, EPS_FLOOR)
+
+    def temperature(
+        self, increments: Tensor, support: Tensor, eps_t: float, running_scale: float | None
+    ) -> Temperature:
+        """T = tau eps_T."""
+        return Temperature(self.tau * eps_t)
+
+
+@dataclass(frozen=True)
+class NeighborScales:
+    """Vision: kernel scales are median neighbour radii, the temperature follows recent increments.
+
+    eps_s = median_i r_i(k_s), eps_T = max(median_i r_i(k_T), eps_s),
+    T = t_frac * EMA_decay(P95([δ]_+)), the average starting at its first value.
+    """
+
+    k_s: int = 5
+    k_t: int = 25
+    t_frac: float = 0.5
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_positive(k_s=self.k_s, k_t=self.k_t, t_frac=self.t_frac)
+        check_fraction(decay=self.decay)
+
+    def bandwidths(self, geometry: Geometry) -> tuple[float, float]:
+        """Medians of the distances to the k_s-th and k_T-th neighbour."""
+        near, far = geometry.neighbor_radius([self.k_s, self.k_t])
+        eps_s = max(median(near), EPS_FLOOR)
+        return eps_s, max(median(far), eps_s)
+
+    def temperature(
+        self, increments: Tensor, support: Tensor, eps_t: float, running_scale: float | None
+    ) -> Temperature:
+        """A fraction of the running 95th percentile of positive increments."""
+        current = percentile(increments.clamp(min=0), 0.95)
+        if running_scale is not None:
+            current = self.decay * running_scale + (1 - self.decay) * current
+        return Temperature(self.t_frac * current, current)
+
+
+@dataclass(frozen=True)
+class SpreadScales:
+    """Instruction tuning: tau = c_beta * std([Sδ]_+) / eps_T, so T = c_beta * std([Sδ]_+).
+
+    The standard deviation is the population's, which is defined for a single memory too.
+    """
+
+    eps_s: float = 0.2
+    eps_t: float = 0.5
+    c_beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(eps_s=self.eps_s, eps_t=self.eps_t, c_beta=self.c_beta)
+
+    def bandwidths(self, geometry: Geometry) -> tuple[float, float]:
+        """As given."""
+        return max(self.eps_s, EPS_FLOOR), max(self.eps_t, EPS_FLOOR)
+
+    def temperature(
+        self, increments: Tensor, support: Tensor, eps_t: float, running_scale: float | None
+    ) -> Temperature:
+        """c_beta times the spread of the supported risk."""
+        return Temperature(self.c_beta * population_std(support))
+
+
+@dataclass(frozen=True)
+class QuantileScales:
+    """Code RL: tau = fraction * P95([Sδ]_+)."""
+
+    eps_s: float
+    eps_t: float = 1.0
+    fraction: float = 0.25
+
+    def __post_init__(self) -> None:
+        check_positive(eps_s=self.eps_s, eps_t=self.eps_t, fraction=self.fraction)
+
+    def bandwidths(self, geometry: Geometry) -> tuple[float, float]:
+        """As given."""
+        return max(self.eps_s, EPS_FLOOR), max(self.eps_t, EPS_FLOOR)
+
+    def temperature(
+        self, increments: Tensor, support: Tensor, eps_t: float, running_scale: float | None
+    ) -> Temperature:
+        """eps_T times a fraction of the supported risk's 95th percentile."""
+        return Temperature(self.fraction * percentile(support, 0.95) * eps_t)

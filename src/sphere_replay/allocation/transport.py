@@ -1,0 +1,51 @@
+"""One-sided entropic transport of uniform mass toward risk: eqs. (soft-transport-allocation, -plan).
+
+With a_i = exp(v_i/T) and E = exp(-C/eps_T) the plan is Π_ij = a_i E_ij / (m Z_j), Z = E a, so its
+target marginal q* and its value need two kernel products and no plan:
+
+    q*   = a ⊙ E(1/Z) / m
+    V_OT = T (mean_j log Z_j - log m)
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sphere_replay.geometry import Geometry
+
+_LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 600.0}
+"""Risks further apart than this many temperatures would underflow: use the log domain."""
+
+
+class Transport(NamedTuple):
+    """Where the mass goes, and what the transport is worth."""
+
+    target: Tensor
+    """q*, `[m]`: mass arriving at each memory, a probability vector; the gradient of the value."""
+    value: Tensor
+    """V_OT, a scalar."""
+
+
+def transport(geometry: Geometry, eps_t: float, temperature: float, risk: Tensor) -> Transport:
+    """Solve the transport for risks v `[m]` at temperature T = tau * eps_T >= 0.
+
+    At T = 0 distance and entropy cost nothing. No mass is moved then (the target stays uniform),
+    and the value is its limit, the largest risk.
+    """
+    size = len(risk)
+    top = risk.max()
+    if temperature == 0:
+        return Transport(torch.full_like(risk, 1 / size), top)
+    log_a = (risk - top) / temperature
+    if -float(log_a.min()) <= _LARGEST_EXPONENT[geometry.dtype]:
+        a = log_a.exp()
+        reached = geometry.apply_kernel(eps_t, a)
+        target = a * geometry.apply_kernel(eps_t, 1 / reached) / size
+        log_reached = reached.log()
+    else:
+        log_reached = geometry.apply_log_kernel(eps_t, log_a)
+        log_target = log_a + geometry.apply_log_kernel(eps_t, -log_reached) - math.log(size)
+        target = log_target.exp()
+    return Transport(target, top + temperature * (log_reached.mean() - math.log(size)))

@@ -1,0 +1,35 @@
+"""Distances between memories, and the only things an allocation asks of them.
+
+An allocation never looks at a distance: it applies `exp(-C/eps)` to vectors and reads neighbour
+radii. Everything that can do so is a `Geometry`; the algorithm above it is written once.
+"""
+
+from sphere_replay.geometry.build import build_geometry
+from sphere_replay.geometry.dense import DenseGeometry
+from sphere_replay.geometry.distances import (
+    Cosine,
+    Distance,
+    Euclidean,
+    Precomputed,
+    SquaredEuclidean,
+)
+from sphere_replay.geometry.embeddings import center_embeddings, neighbor_distance_scale
+from sphere_replay.geometry.permuted import PermutedGeometry
+from sphere_replay.geometry.protocol import Geometry, Neighborhood
+from sphere_replay.geometry.tiled import TiledGeometry
+
+__all__ = [
+    "Cosine",
+    "DenseGeometry",
+    "Distance",
+    "Euclidean",
+    "Geometry",
+    "Neighborhood",
+    "PermutedGeometry",
+    "Precomputed",
+    "SquaredEuclidean",
+    "TiledGeometry",
+    "build_geometry",
+    "center_embeddings",
+    "neighbor_distance_scale",
+]

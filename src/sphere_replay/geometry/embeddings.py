@@ -1,0 +1,97 @@
+"""Features as points on the unit sphere.
+
+Rows are normalised on demand, block by block and in float64, so that a large memory needs no second
+copy of its features and points that differ only in length coincide to the last digit.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from sphere_replay.numeric import accumulation_dtype, median
+
+VANISHING = 1e-12
+"""A centred row shorter than this is rounding noise around the mean: it stays at the origin."""
+
+_CHUNK_ELEMENTS = 1 << 17
+
+
+class UnitRows:
+    """Rows of `features` `[m, d]` divided by their l2 norm, optionally centred and normalised again.
+
+    A zero row has no direction and stays at the origin.
+    """
+
+    def __init__(self, features: Tensor, *, center: bool = False) -> None:
+        self._features = features
+        self._precision = accumulation_dtype(features.device)
+        self._norms = torch.cat([_norms(features[rows]) for rows in self._blocks()])
+        self._mean: Tensor | None = None
+        if center:
+            total = torch.zeros(features.shape[1], dtype=self._precision, device=features.device)
+            for rows in self._blocks():
+                total += self._normalized(rows).sum(0)
+            self._mean = total / len(features)
+            self._centered_norms = torch.cat(
+                [_norms(self._normalized(rows) - self._mean, VANISHING) for rows in self._blocks()]
+            )
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def rows(self, rows: slice) -> Tensor:
+        """The unit rows `[len(rows), d]` in float64."""
+        block = self._normalized(rows)
+        if self._mean is None:
+            return block
+        return block.sub_(self._mean).div_(self._centered_norms[rows, None])
+
+    def all(self, dtype: torch.dtype) -> Tensor:
+        """Every unit row `[m, d]`, in the given precision."""
+        points = torch.empty(self._features.shape, dtype=dtype, device=self._features.device)
+        for rows in self._blocks():
+            points[rows] = self.rows(rows)
+        return points
+
+    def _raw(self, rows: slice) -> Tensor:
+        return self._features[rows].to(self._precision)
+
+    def _normalized(self, rows: slice) -> Tensor:
+        return self._raw(rows) / self._norms[rows, None]
+
+    def _blocks(self) -> Iterator[slice]:
+        size, dim = self._features.shape
+        step = max(1, _CHUNK_ELEMENTS // dim)
+        return (slice(start, min(start + step, size)) for start in range(0, size, step))
+
+
+def _norms(rows: Tensor, floor: float = 0.0) -> Tensor:
+    """l2 norms in float64; infinite for rows that count as zero, which division then leaves zero."""
+    precision = accumulation_dtype(rows.device)
+    if rows.dtype == precision:
+        # The squares of these could overflow or vanish: measure each row by its largest entry.
+        largest = rows.abs().amax(dim=1, keepdim=True)
+        scale = torch.where(largest > 0, largest, 1.0)
+        norms = torch.linalg.vector_norm(rows / scale, dim=1) * scale[:, 0]
+    else:
+        norms = torch.linalg.vector_norm(rows, dim=1, dtype=precision)
+    return torch.where(norms > floor, norms, torch.inf)
+
+
+def center_embeddings(features: Tensor) -> Tensor:
+    """l2-normalise, subtract the mean row, l2-normalise again: `[m, d]` -> `[m, d]`.
+
+    Code RL does this once, over all training prompts, before training starts.
+    """
+    dtype = torch.promote_types(features.dtype, torch.float32)
+    return UnitRows(features, center=True).all(dtype)
+
+
+def neighbor_distance_scale(features: Tensor, neighbor: int = 8) -> float:
+    """d0: the median cosine distance 1 - cos to the k-th nearest neighbour, 1 if that is zero."""
+    from sphere_replay.geometry.build import build_geometry
+    from sphere_replay.geometry.distances import Cosine
+
+    distances = build_geometry(features, Cosine(d0=1.0)).neighbor_radius([neighbor])
+    return median(distances) or 1.0

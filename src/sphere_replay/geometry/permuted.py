@@ -1,0 +1,55 @@
+"""A geometry whose feature rows were dealt out to the wrong memories: the `permuted` control."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sphere_replay.geometry.protocol import Geometry, Neighborhood
+
+
+class PermutedGeometry:
+    """Memory i sits where `base` has memory `places[i]`."""
+
+    def __init__(self, base: Geometry, places: Tensor) -> None:
+        self._base = base
+        self._places = places.to(base.device)
+        self._occupants = self._places.argsort()
+
+    @property
+    def size(self) -> int:
+        """Number of memories m."""
+        return self._base.size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision in which kernels are evaluated."""
+        return self._base.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the products are computed."""
+        return self._base.device
+
+    def apply_kernel(self, eps: float, vectors: Tensor) -> Tensor:
+        """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`."""
+        return self._base.apply_kernel(eps, vectors[self._occupants])[self._places]
+
+    def apply_log_kernel(self, eps: float, log_vector: Tensor) -> Tensor:
+        """log(exp(-C/eps) @ exp(log_vector)) for `[m]`."""
+        return self._base.apply_log_kernel(eps, log_vector[self._occupants])[self._places]
+
+    def neighborhood(self, eps: float) -> Neighborhood:
+        """Mass, effective size and radius of every neighbourhood of exp(-C/eps)."""
+        base = self._base.neighborhood(eps)
+        return Neighborhood(
+            base.mass[self._places], base.effective_size[self._places], base.radius[self._places]
+        )
+
+    def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
+        """`[len(neighbors), m]`: distance to the k-th nearest other memory, k clamped to m - 1."""
+        return self._base.neighbor_radius(neighbors)[:, self._places]
+
+    def median_distance(self) -> float:
+        """Median of C_kl over pairs k < l."""
+        return self._base.median_distance()

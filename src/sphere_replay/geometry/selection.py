@@ -1,0 +1,64 @@
+"""Exact selection without sorting: the k smallest of each row, and order statistics of a stream."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+_GROUP = 4
+_RADIX_BITS = 16
+_BIT_PATTERN = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def smallest(rows: Tensor, count: int) -> Tensor:
+    """The `count` smallest values of each row `[t, n]`, ascending: `[t, count]`."""
+    return rows.gather(1, _indices_of_smallest(rows, count)).sort(dim=1).values
+
+
+def _indices_of_smallest(rows: Tensor, count: int) -> Tensor:
+    """Columns of the `count` smallest values, in no order.
+
+    Columns are put into groups. The `count` smallest values lie in the `count` groups with the
+    smallest minima, so only these are looked into: vectorised minima instead of long heaps.
+    """
+    height, width = rows.shape
+    groups = width // _GROUP
+    if groups < 8 * count:
+        return rows.topk(count, dim=1, largest=False, sorted=False).indices
+    grouped = rows[:, : groups * _GROUP].unflatten(1, (_GROUP, groups))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    nearest = _indices_of_smallest(grouped.amin(dim=1), count)
+    members = torch.arange(0, groups * _GROUP, groups, device=rows.device)
+    leftover = torch.arange(groups * _GROUP, width, device=rows.device).expand(height, -1)
+    columns = torch.cat([(nearest[:, :, None] + members).flatten(1), leftover], dim=1)
+    best = rows.gather(1, columns).topk(count, dim=1, largest=False, sorted=False).indices
+    return columns.gather(1, best)
+
+
+def order_statistics(
+    chunks: Callable[[], Iterable[Tensor]], ranks: Sequence[int], dtype: torch.dtype
+) -> list[float]:
+    """The values of the given ranks (from 0) among non-negative numbers that come in chunks.
+
+    Radix selection on bit patterns, which order non-negative floats as the floats themselves: two
+    passes over the chunks in float32, four in float64, and never more than a histogram in memory.
+    """
+    pattern = _BIT_PATTERN[dtype]
+    width = torch.iinfo(pattern).bits
+    prefixes = [0] * len(ranks)
+    remaining = list(ranks)
+    for shift in range(width - _RADIX_BITS, -1, -_RADIX_BITS):
+        histograms: dict[int, Tensor] = {}
+        for chunk in chunks():
+            bits = chunk.view(pattern)
+            digits = (bits >> shift).long()
+            for prefix in set(prefixes):
+                matching = digits[digits >> _RADIX_BITS == prefix] & ((1 << _RADIX_BITS) - 1)
+                counts = matching.bincount(minlength=1 << _RADIX_BITS)
+                histograms[prefix] = histograms[prefix] + counts if prefix in histograms else counts
+        for index, prefix in enumerate(prefixes):
+            cumulative = histograms[prefix].cumsum(0)
+            digit = int(torch.searchsorted(cumulative, remaining[index], right=True))
+            if digit > 0:
+                remaining[index] -= int(cumulative[digit - 1])
+            prefixes[index] = prefix << _RADIX_BITS | digit
+    return [float(torch.tensor(prefix, dtype=pattern).view(dtype)) for prefix in prefixes]

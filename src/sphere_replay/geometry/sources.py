@@ -1,0 +1,152 @@
+"""Where blocks of pairwise distances come from: points through a GEMM, or a matrix as it stands.
+
+Distances by GEMM, |a|² + |b|² - 2ab, cancel for points that are close. Two precisions answer this:
+
+- *fast*: float32 points, centred to make the cancelling norms small. Its absolute error is a few
+  float32 roundings of the squared norms, harmless while the kernel scale eps is far above it.
+- *sharp*: float64 products, and pairs so close that even these cancel are recomputed from their
+  differences, so coincident points are at distance exactly zero. float64 features and square roots
+  (infinitely steep at zero) always take this one.
+
+A source starts as fast as it may and is sharpened once a scale asks for it.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sphere_replay.geometry.embeddings import UnitRows
+from sphere_replay.numeric import accumulation_dtype
+
+_TOLERATED_ROUNDINGS = 1e6
+"""Fast distances serve eps above this many float32 roundings: kernels are then good to ~1e-6."""
+
+_DIRECT_BELOW = {torch.float64: 1e-3, torch.float32: 1e-8}
+"""Squared distances under this cancel too much, even in float64, for the kernel's precision."""
+
+_DIRECT_CHUNK = 1 << 22
+
+
+class CostSource(Protocol):
+    """Blocks of a symmetric cost matrix, on demand."""
+
+    @property
+    def size(self) -> int:
+        """Number of points m."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the blocks."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the blocks."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """What the source itself keeps in memory, beyond what the caller gave it."""
+        ...
+
+    def block(self, rows: slice, cols: slice) -> Tensor:
+        """C[rows, cols], not to be written to; a square block has an exactly zero diagonal."""
+        ...
+
+    def sharpen(self, eps: float) -> bool:
+        """Make blocks precise enough for kernels of scale eps; True if they changed."""
+        ...
+
+
+class PointSource:
+    """Squared Euclidean distances between unit rows, or their square roots."""
+
+    def __init__(self, points: UnitRows, dtype: torch.dtype, device: torch.device, *, root: bool):
+        self._unit_rows = points
+        self._root = root
+        self.size = len(points)
+        self.dtype = dtype
+        self.device = device
+        self._fast: Tensor | None = None
+        if dtype == torch.float32 and not root:
+            self._fast = points.all(dtype)
+            self._fast -= self._fast.mean(dim=0)
+            self._norms = torch.linalg.vector_norm(self._fast, dim=1).square_()
+            largest = float(self._norms.max())
+            self._finest_eps = _TOLERATED_ROUNDINGS * torch.finfo(dtype).eps * largest
+
+    @property
+    def held_bytes(self) -> int:
+        """The fast copy of the points, if there is one."""
+        return 0 if self._fast is None else self._fast.nbytes
+
+    def sharpen(self, eps: float) -> bool:
+        """Leave the fast path if kernels of scale eps would show its rounding."""
+        if self._fast is None or eps >= self._finest_eps:
+            return False
+        self._fast = None
+        return True
+
+    def block(self, rows: slice, cols: slice) -> Tensor:
+        """Distances `[len(rows), len(cols)]`."""
+        if self._fast is not None:
+            squared = _by_products(
+                self._fast[rows], self._fast[cols], self._norms[rows], self._norms[cols]
+            )
+        else:
+            squared = self._sharp_block(rows, cols)
+        distances = squared.sqrt_() if self._root else squared
+        if rows == cols:
+            distances.fill_diagonal_(0)
+        return distances.to(self.dtype)
+
+    def _sharp_block(self, rows: slice, cols: slice) -> Tensor:
+        left, right = self._unit_rows.rows(rows), self._unit_rows.rows(cols)
+        squared = _by_products(left, right, left.square().sum(1), right.square().sum(1))
+        close = squared < _DIRECT_BELOW[self.dtype]
+        pairs = int(close.sum())
+        if pairs * 8 > squared.numel():
+            direct = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
+            return direct.square_()
+        step = max(1, _DIRECT_CHUNK // left.shape[1])
+        i, j = close.nonzero(as_tuple=True)
+        for start in range(0, pairs, step):
+            a, b = i[start : start + step], j[start : start + step]
+            squared[a, b] = (left[a] - right[b]).square_().sum(dim=1)
+        return squared
+
+
+def _by_products(left: Tensor, right: Tensor, left_norms: Tensor, right_norms: Tensor) -> Tensor:
+    products = left @ right.T
+    torch.sub(right_norms, products, alpha=2, out=products)
+    return products.add_(left_norms[:, None]).clamp_(min=0)
+
+
+class MatrixSource:
+    """A cost matrix given by the caller, read in place."""
+
+    held_bytes = 0
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._matrix = matrix
+        self.size = len(matrix)
+        self.dtype = matrix.dtype
+        self.device = matrix.device
+
+    def sharpen(self, eps: float) -> bool:
+        """The caller's numbers are as precise as they are."""
+        return False
+
+    def block(self, rows: slice, cols: slice) -> Tensor:
+        """A view of the caller's matrix."""
+        return self._matrix[rows, cols]
+
+
+def point_source(features: Tensor, *, center: bool = False, root: bool = False) -> PointSource:
+    """Unit rows of `features` `[m, d]` as a source; float64 kernels for float64 features only."""
+    double = features.dtype == torch.float64 == accumulation_dtype(features.device)
+    dtype = torch.float64 if double else torch.float32
+    points = UnitRows(features, center=center)
+    return PointSource(points, dtype, features.device, root=root)

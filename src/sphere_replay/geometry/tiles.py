@@ -1,0 +1,198 @@
+"""A geometry made of square tiles of the cost matrix's upper triangle.
+
+C is symmetric, so a tile (I, J) serves rows I and, transposed, rows J: half the products and half
+the exponentials. Tiles are sized to stay in the cache between the exponential and the product.
+How many tiles are kept, and how many are made anew for every pass, is all that distinguishes
+`DenseGeometry` from `TiledGeometry`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from sphere_replay.geometry.protocol import Neighborhood
+from sphere_replay.geometry.selection import order_statistics, smallest
+from sphere_replay.geometry.sources import CostSource
+from sphere_replay.numeric import accumulation_dtype
+
+TILE = {"cpu": 512}
+DEFAULT_TILE = 4096
+"""Rows of a tile: what a CPU core's cache holds; accelerators prefer fewer, larger launches."""
+
+Tile = tuple[slice, slice, Tensor]
+
+
+class TileGeometry:
+    """Exact kernel products over tiles, `keep_bytes` of which stay in memory.
+
+    Args:
+        source: Where distances come from.
+        keep_bytes: How much may be spent on keeping tiles between passes; None keeps all.
+        panel_bytes: How large a block of full rows may be when neighbours are searched.
+    """
+
+    def __init__(
+        self, source: CostSource, keep_bytes: int | None = None, panel_bytes: int = 1 << 27
+    ) -> None:
+        self._source = source
+        self._keep_bytes = keep_bytes
+        self._panel_bytes = panel_bytes
+        self._kept: dict[tuple[int, int], Tensor] = {}
+        self._kept_bytes = 0
+        self._tile = TILE.get(source.device.type, DEFAULT_TILE)
+        side = min(self._tile, source.size)
+        self._buffer = torch.empty(side**2, dtype=source.dtype, device=source.device)
+        self._vector_dtype = accumulation_dtype(source.device)
+        self.unit = 1.0
+        """C = distance / unit; set once by whoever chose the distance."""
+
+    @property
+    def size(self) -> int:
+        """Number of memories m."""
+        return self._source.size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision in which kernels are evaluated."""
+        return self._source.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the products are computed."""
+        return self._source.device
+
+    def apply_kernel(self, eps: float, vectors: Tensor) -> Tensor:
+        """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`; tiles are summed in float64."""
+        # One vector per row: products of a few rows with a tile are several times faster than
+        # those of a tile with a few columns.
+        stacked = vectors.to(self.dtype).reshape(self.size, -1).T.contiguous()
+        result = torch.zeros(stacked.shape, dtype=self._vector_dtype, device=self.device)
+        for rows, cols, kernel in self._kernel_tiles(eps):
+            result[:, rows] += stacked[:, cols] @ kernel.T
+            if rows != cols:
+                result[:, cols] += stacked[:, rows] @ kernel
+        return result.T.reshape(vectors.shape)
+
+    def apply_log_kernel(self, eps: float, log_vector: Tensor) -> Tensor:
+        """log(exp(-C/eps) @ exp(log_vector)) for `[m]`, in float64 throughout."""
+        log_vector = log_vector.to(self._vector_dtype)
+        result = torch.full_like(log_vector, -torch.inf)
+        self._sharpen(eps)
+        for rows, cols, distances in self._tiles():
+            exponents = distances.to(self._vector_dtype) * (-1 / (eps * self.unit))
+            along = torch.logsumexp(exponents + log_vector[cols], dim=1)
+            result[rows] = torch.logaddexp(result[rows], along)
+            if rows != cols:
+                across = torch.logsumexp(exponents + log_vector[rows, None], dim=0)
+                result[cols] = torch.logaddexp(result[cols], across)
+        return result
+
+    def neighborhood(self, eps: float) -> Neighborhood:
+        """Mass, effective size and radius of every neighbourhood of exp(-C/eps)."""
+        sums = torch.zeros(3, self.size, dtype=self._vector_dtype, device=self.device)
+        self._sharpen(eps)
+        for rows, cols, distances in self._tiles():
+            kernel = (distances * (-1 / (eps * self.unit))).exp_()
+            for total, values in zip(
+                sums, (kernel, kernel.square(), kernel * distances), strict=True
+            ):
+                total[rows] += values.sum(1)
+                if rows != cols:
+                    total[cols] += values.sum(0)
+        mass, squares, distance = sums
+        return Neighborhood(mass, mass.square() / squares, distance / (mass * self.unit))
+
+    def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
+        """`[len(neighbors), m]`: distance to the k-th nearest other memory, k clamped to m - 1."""
+        columns = [min(k, self.size - 1) for k in neighbors]
+        radius = self._search(columns)
+        # Radii are what kernel scales are made of: they must be as sharp as those scales.
+        if self._sharpen(float(radius.median(dim=1).values.min()) / self.unit):
+            radius = self._search(columns)
+        return radius / self.unit
+
+    def median_distance(self) -> float:
+        """Median of C_kl over pairs k < l; over distinct pairs if most coincide; 0 if all do."""
+        pairs = self.size * (self.size - 1) // 2
+        coincident = sum(int((values == 0).sum()) for values in self._pair_values())
+        if coincident == pairs:
+            return 0.0
+        below = coincident if coincident > pairs // 2 else 0
+        ranks = [below + (pairs - below - 1) // 2, below + (pairs - below) // 2]
+        low, high = order_statistics(self._pair_values, ranks, self.dtype)
+        return (low + high) / 2 / self.unit
+
+    def _search(self, columns: Sequence[int]) -> Tensor:
+        """Raw distances to the given neighbours, from panels of full rows put together from tiles."""
+        height = self._panel_bytes // (self.size * self.dtype.itemsize)
+        height = max(1, min(self._tile, height))
+        panel = torch.empty(height, self.size, dtype=self.dtype, device=self.device)
+        radius = torch.empty(len(columns), self.size, dtype=self._vector_dtype, device=self.device)
+        self._fill()
+        for band in self._slices():
+            for start in range(band.start, band.stop, height):
+                rows = slice(start, min(start + height, band.stop))
+                full = panel[: rows.stop - rows.start]
+                for cols in self._slices():
+                    full[:, cols] = self._block(band, rows, cols)
+                full.diagonal(start).zero_()
+                # A row's smallest value is its zero distance to itself; neighbour k has index k.
+                radius[:, rows] = smallest(full, max(columns) + 1)[:, columns].T.to(radius.dtype)
+        return radius
+
+    def _block(self, band: slice, rows: slice, cols: slice) -> Tensor:
+        """C[rows, cols] for rows within a band of tiles, from a kept tile if there is one."""
+        within = slice(rows.start - band.start, rows.stop - band.start)
+        if (kept := self._kept.get((band.start, cols.start))) is not None:
+            return kept[within]
+        if (kept := self._kept.get((cols.start, band.start))) is not None:
+            return kept[:, within].T
+        return self._source.block(rows, cols)
+
+    def _fill(self) -> None:
+        """Make and keep as many tiles as may be kept."""
+        slices = list(self._slices())
+        for index, rows in enumerate(slices):
+            for cols in slices[index:]:
+                size = (rows.stop - rows.start) * (cols.stop - cols.start) * self.dtype.itemsize
+                if self._keep_bytes is not None and self._kept_bytes + size > self._keep_bytes:
+                    return
+                if (rows.start, cols.start) not in self._kept:
+                    self._kept[rows.start, cols.start] = self._source.block(rows, cols)
+                    self._kept_bytes += size
+
+    def _tiles(self) -> Iterator[Tile]:
+        self._fill()
+        slices = list(self._slices())
+        for index, rows in enumerate(slices):
+            for cols in slices[index:]:
+                kept = self._kept.get((rows.start, cols.start))
+                yield rows, cols, self._source.block(rows, cols) if kept is None else kept
+
+    def _kernel_tiles(self, eps: float) -> Iterator[Tile]:
+        self._sharpen(eps)
+        for rows, cols, distances in self._tiles():
+            kernel = self._buffer[: distances.numel()].view(distances.shape)
+            torch.mul(distances, -1 / (eps * self.unit), out=kernel)
+            yield rows, cols, kernel.exp_()
+
+    def _pair_values(self) -> Iterator[Tensor]:
+        for rows, cols, distances in self._tiles():
+            if rows == cols:
+                side = len(distances)
+                i, j = torch.triu_indices(side, side, offset=1, device=self.device)
+                yield distances[i, j]
+            else:
+                yield distances.flatten()
+
+    def _sharpen(self, eps: float) -> bool:
+        sharpened = self._source.sharpen(eps * self.unit)
+        if sharpened:
+            self._kept.clear()
+            self._kept_bytes = 0
+        return sharpened
+
+    def _slices(self) -> Iterator[slice]:
+        for start in range(0, self.size, self._tile):
+            yield slice(start, min(start + self._tile, self.size))

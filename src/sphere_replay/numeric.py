@@ -1,0 +1,37 @@
+"""Small numerical conventions that every layer shares."""
+
+import torch
+from torch import Tensor
+
+
+def accumulation_dtype(device: torch.device) -> torch.dtype:
+    """float64 for everything that is only m numbers long, except where the device has none."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def median(values: Tensor) -> float:
+    """Median with the mean of the two middle values for even counts (torch takes the lower)."""
+    ordered = values.flatten().sort().values
+    count = ordered.numel()
+    return float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+
+
+def percentile(values: Tensor, fraction: float) -> float:
+    """Percentile by linear interpolation between order statistics, at any length."""
+    ordered = values.flatten().sort().values
+    position = fraction * (ordered.numel() - 1)
+    below = int(position)
+    above = min(below + 1, ordered.numel() - 1)
+    low, high = float(ordered[below]), float(ordered[above])
+    return low + (high - low) * (position - below)
+
+
+def effective_sample_size(probabilities: Tensor) -> float:
+    """ESS = 1 / Σ p_i² of a probability vector: m if uniform, 1 if all mass is on one memory."""
+    return 1.0 / float(probabilities.double().square().sum())
+
+
+def population_std(values: Tensor) -> float:
+    """Standard deviation over all values (division by m), safe at any magnitude."""
+    magnitude = float(values.abs().max())
+    return magnitude * float((values / magnitude).std(correction=0)) if magnitude > 0 else 0.0
