@@ -1,4 +1,73 @@
-"""stub"""
+"""The `sphere` command: finds the module of a command, parses its arguments, runs it.
+
+Bad input ends in one line on standard error and exit code 2, never in a traceback.
+"""
+
+import argparse
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+from sphere_replay import __version__
+
+COMMANDS: tuple[str, ...] = ("demo", "bench")
+"""Names of modules in `sphere_replay.commands`; a new command is one module and one word here."""
 
 
-def main() -> None: ...
+class UsageError(Exception):
+    """Bad input from the command line; its message says what to do."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Suggests the closest choice, and takes whole options only: abbreviations hide mistakes."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **options,  # type: ignore[arg-type]  # argparse passes its own keywords through
+        )
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        raise argparse.ArgumentError(action, unknown("choice", str(value), choices))
+
+
+def unknown(kind: str, name: str, known: Sequence[str]) -> str:
+    """A sentence for a name that does not exist, with the closest ones that do."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+    return f"unknown {kind} {name!r}: {hint}"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of `sphere` with all its commands."""
+    parser = _Parser(
+        prog="sphere",
+        description="SPHERE: replay for continual learning that asks the neighbours first.",
+        epilog="sphere COMMAND --help explains a command and shows an example.",
+    )
+    parser.add_argument("--version", action="version", version=f"sphere-replay {__version__}")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_Parser
+    )
+    for name in COMMANDS:
+        module = importlib.import_module(f"sphere_replay.commands.{name}")
+        command = commands.add_parser(name, help=module.SUMMARY, description=module.__doc__)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code = arguments.run(arguments)
+    except UsageError as error:
+        print(f"sphere: {error}", file=sys.stderr)
+        return 2
+    return int(code or 0)

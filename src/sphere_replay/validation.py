@@ -48,7 +48,7 @@ def check_cost_matrix(matrix: Tensor) -> Tensor:
     if len(diagonal):
         i = int(diagonal[0])
         raise ValueError(
-            f"cost[{i}, {i}] = {float(matrix[i, i])} must be 0: a memory is at no distance from itself"
+            f"cost[{i}, {i}] = {float(matrix[i, i])} must be 0: a memory's distance to itself"
         )
     tolerance = 16 * torch.finfo(matrix.dtype).eps * matrix.abs().max()
     skewed = ((matrix - matrix.T).abs() > tolerance).nonzero()
@@ -76,13 +76,13 @@ def check_fraction(**values: float) -> None:
 
 
 def _check_finite(name: str, values: Tensor, origin: str) -> None:
-    # A finite sum of magnitudes proves every entry finite in one pass; only then search for the bad.
+    # A finite sum of magnitudes proves every entry finite in one pass; search only otherwise.
     if bool(values.abs().sum(dtype=torch.float32).isfinite()) or bool(values.isfinite().all()):
         return
     bad = (~values.isfinite()).nonzero()[0].tolist()
     value = float(values[tuple(bad)])
     where = ", ".join(map(str, bad))
     raise ValueError(
-        f"{name}[{where}] = {value}: memory {bad[0]} has a non-finite value; check {origin}, or drop "
-        "that memory from the scored set"
+        f"{name}[{where}] = {value}: memory {bad[0]} is not finite; check {origin}, or "
+        "leave that memory out of the scored set"
     )

@@ -1,4 +1,4 @@
-"""The six controls of the paper's ablation table: what each puts in place of a part of the method."""
+"""The six controls of the paper's ablation table, each in place of a part of the method."""
 
 import math
 from collections.abc import Callable

@@ -40,17 +40,22 @@ class Allocation:
     running_scale: float | None
     """Pass it to the next `allocate()` if the scale policy has a memory; None if it has none."""
     geometry: Geometry | None = field(repr=False)
-    """Distances between the memories as allocated; None for S = I, whose neighbourhoods are single."""
+    """Distances between the memories; None for S = I, where every memory stands alone."""
 
     def __len__(self) -> int:
         return len(self.weights)
 
     def to(self, dtype: torch.dtype) -> "Allocation":
         """The same allocation with its vectors in another precision."""
-        vectors = {
-            name: value.to(dtype) for name, value in vars(self).items() if isinstance(value, Tensor)
-        }
-        return replace(self, **vectors)
+        return replace(
+            self,
+            weights=self.weights.to(dtype),
+            probabilities=self.probabilities.to(dtype),
+            consensus=self.consensus.to(dtype),
+            support=self.support.to(dtype),
+            target=self.target.to(dtype),
+            sensitivity=self.sensitivity.to(dtype),
+        )
 
     @property
     def effective_sample_size(self) -> float:

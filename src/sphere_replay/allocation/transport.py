@@ -1,4 +1,4 @@
-"""One-sided entropic transport of uniform mass toward risk: eqs. (soft-transport-allocation, -plan).
+"""One-sided entropic transport of uniform mass toward risk (the equations of V_OT and Π*).
 
 With a_i = exp(v_i/T) and E = exp(-C/eps_T) the plan is Π_ij = a_i E_ij / (m Z_j), Z = E a, so its
 target marginal q* and its value need two kernel products and no plan:

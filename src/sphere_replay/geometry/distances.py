@@ -59,7 +59,7 @@ class Cosine:
     zero from itself.
 
     Attributes:
-        d0: The unit. None takes the given features' own: the median distance to their 8th neighbour.
+        d0: The unit. None takes the features' own: the median distance to their 8th neighbour.
         center: Subtract the features' mean and normalise again. Leave it off for embeddings that
             were centred once over a larger set (`center_embeddings`).
     """

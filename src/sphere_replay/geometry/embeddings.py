@@ -18,7 +18,7 @@ _CHUNK_ELEMENTS = 1 << 17
 
 
 class UnitRows:
-    """Rows of `features` `[m, d]` divided by their l2 norm, optionally centred and normalised again.
+    """Rows of `features` `[m, d]` over their l2 norm, optionally centred and normalised again.
 
     A zero row has no direction and stays at the origin.
     """
@@ -67,7 +67,7 @@ class UnitRows:
 
 
 def _norms(rows: Tensor, floor: float = 0.0) -> Tensor:
-    """l2 norms in float64; infinite for rows that count as zero, which division then leaves zero."""
+    """l2 norms in float64; infinite for rows that count as zero: dividing leaves them at zero."""
     precision = accumulation_dtype(rows.device)
     if rows.dtype == precision:
         # The squares of these could overflow or vanish: measure each row by its largest entry.

@@ -124,7 +124,7 @@ class TileGeometry:
         return (low + high) / 2 / self.unit
 
     def _search(self, columns: Sequence[int]) -> Tensor:
-        """Raw distances to the given neighbours, from panels of full rows put together from tiles."""
+        """Raw distances to the given neighbours, from panels of rows put together from tiles."""
         height = self._panel_bytes // (self.size * self.dtype.itemsize)
         height = max(1, min(self._tile, height))
         panel = torch.empty(height, self.size, dtype=self.dtype, device=self.device)
