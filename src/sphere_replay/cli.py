@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sphere_replay import __version__
 
-COMMANDS: tuple[str, ...] = ("demo", "bench")
+COMMANDS: tuple[str, ...] = ("demo",)
 """Names of modules in `sphere_replay.commands`; a new command is one module and one word here."""
 
 

@@ -47,11 +47,12 @@ class UnitRows:
             return block
         return block.sub_(self._mean).div_(self._centered_norms[rows, None])
 
-    def all(self, dtype: torch.dtype) -> Tensor:
-        """Every unit row `[m, d]`, in the given precision."""
+    def all(self, dtype: torch.dtype, origin: Tensor | None = None) -> Tensor:
+        """Every unit row `[m, d]`, as seen from `origin` `[d]`, in the given precision."""
         points = torch.empty(self._features.shape, dtype=dtype, device=self._features.device)
         for rows in self._blocks():
-            points[rows] = self.rows(rows)
+            block = self.rows(rows)
+            points[rows] = block if origin is None else block.sub_(origin)
         return points
 
     def _raw(self, rows: slice) -> Tensor:

@@ -1,0 +1,209 @@
+"""Dense and tiled geometries against plain loops: products, radii, medians, memory."""
+
+import pytest
+import reference
+import torch
+from torch import Tensor
+
+from sphere_replay.geometry import (
+    Cosine,
+    DenseGeometry,
+    Distance,
+    Euclidean,
+    Geometry,
+    PermutedGeometry,
+    SquaredEuclidean,
+    TiledGeometry,
+    build_geometry,
+    center_embeddings,
+    neighbor_distance_scale,
+)
+from sphere_replay.geometry.tiles import TileGeometry
+
+DISTANCES: dict[str, Distance] = {
+    "squared": SquaredEuclidean(),
+    "euclidean": Euclidean(),
+    "cosine": Cosine(0.4),
+}
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def costs(distance: str, features: Tensor) -> Tensor:
+    rows = features.double().tolist()
+    matrix = {
+        "squared": lambda: reference.cost_squared(rows),
+        "euclidean": lambda: reference.cost_euclidean(rows),
+        "cosine": lambda: reference.cost_cosine(rows, 0.4, False),
+    }[distance]()
+    return torch.tensor(matrix, dtype=torch.float64)
+
+
+def build(kind: str, distance: Distance, features: Tensor) -> TileGeometry:
+    source = distance.source(features)
+    geometry: TileGeometry = DenseGeometry(source)
+    if kind != "dense":
+        geometry = TiledGeometry(source, budget=0 if kind == "tiled" else 20_000)
+    geometry.unit = distance.unit(geometry)
+    return geometry
+
+
+@pytest.fixture(params=["dense", "tiled", "partly kept"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("sphere_replay.geometry.tiles.TILE", {"cpu": 16})
+    return str(request.param)
+
+
+@pytest.fixture(params=DISTANCES)
+def distance(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def features() -> Tensor:
+    features = random(55, 6)
+    features[20] = features[3] * 2
+    features[40] = 0.0
+    return features
+
+
+def test_kernel_products(kind: str, distance: str, features: Tensor) -> None:
+    geometry = build(kind, DISTANCES[distance], features)
+    kernel = torch.exp(-costs(distance, features) / 0.3)
+    vector, matrix = random(55, seed=1), random(55, 3, seed=2)
+    torch.testing.assert_close(geometry.apply_kernel(0.3, vector), kernel @ vector)
+    torch.testing.assert_close(geometry.apply_kernel(0.3, matrix), kernel @ matrix)
+
+
+def test_log_kernel_products(kind: str, distance: str, features: Tensor) -> None:
+    geometry = build(kind, DISTANCES[distance], features)
+    exponents = -costs(distance, features) / 1e-3 + 1e3 * random(55, seed=1)
+    expected = torch.logsumexp(exponents, dim=1)
+    torch.testing.assert_close(geometry.apply_log_kernel(1e-3, 1e3 * random(55, seed=1)), expected)
+
+
+def test_log_kernel_of_a_single_mass(kind: str, features: Tensor) -> None:
+    geometry = build(kind, SquaredEuclidean(), features)
+    log_vector = torch.full((55,), -torch.inf, dtype=torch.float64)
+    log_vector[7] = 0.0
+    expected = -costs("squared", features)[7] / 0.01
+    torch.testing.assert_close(geometry.apply_log_kernel(0.01, log_vector), expected)
+
+
+def test_neighborhoods(kind: str, distance: str, features: Tensor) -> None:
+    around = build(kind, DISTANCES[distance], features).neighborhood(0.3)
+    matrix = costs(distance, features)
+    kernel = torch.exp(-matrix / 0.3)
+    smoother = kernel / kernel.sum(1, keepdim=True)
+    torch.testing.assert_close(around.mass, kernel.sum(1))
+    torch.testing.assert_close(around.effective_size, 1 / smoother.square().sum(1))
+    torch.testing.assert_close(around.radius, (smoother * matrix).sum(1))
+
+
+def test_neighbor_radii(kind: str, distance: str, features: Tensor) -> None:
+    radius = build(kind, DISTANCES[distance], features).neighbor_radius([1, 5, 25, 54, 99])
+    matrix = costs(distance, features).tolist()
+    for found, k in zip(radius, (1, 5, 25, 54, 54), strict=True):
+        expected = torch.tensor(reference.neighbour_radius(matrix, k), dtype=torch.float64)
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("size", [2, 3, 55, 56])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_median_distance(kind: str, size: int, dtype: torch.dtype) -> None:
+    features = random(size, 6).to(dtype)
+    geometry = build(kind, SquaredEuclidean(), features)
+    matrix = costs("squared", features)
+    pairs = matrix[torch.ones_like(matrix).triu(1).bool()].tolist()
+    expected = reference.percentile(pairs, 0.5)
+    precision = 1e-12 if dtype == torch.float64 else 1e-6
+    assert geometry.median_distance() == pytest.approx(expected, rel=precision)
+
+
+def test_median_of_coincident_points(kind: str) -> None:
+    assert build(kind, SquaredEuclidean(), torch.ones(20, 3)).median_distance() == 0.0
+    mostly = torch.cat([torch.ones(20, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0]])]).double()
+    # 190 of 231 pairs coincide; of the others 40 are at 2 - √2 and one is at 2.
+    expected = 2 - 2**0.5
+    assert build(kind, SquaredEuclidean(), mostly).median_distance() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("spread", [1e-1, 1e-2, 1e-3, 1e-4, 1e-6])
+def test_float32_distances_sharpen_with_the_kernel_scale(spread: float) -> None:
+    """Tight clusters: the relative error of the kernel stays small however small the scale is."""
+    centers = random(5, 16, dtype=torch.float32)
+    features = centers.repeat(20, 1) + spread * random(100, 16, seed=1, dtype=torch.float32)
+    geometry = build_geometry(features)
+    matrix = costs("squared", features)
+    eps = float(geometry.neighbor_radius([5]).median())
+    exact = torch.tensor(reference.neighbour_radius(matrix.tolist(), 5)).median()
+    assert eps == pytest.approx(float(exact), rel=2e-5)
+    ones = torch.ones(100, dtype=torch.float64)
+    expected = torch.exp(-matrix / eps).sum(1)
+    torch.testing.assert_close(geometry.apply_kernel(eps, ones), expected, rtol=1e-5, atol=0)
+
+
+def test_coincident_points_are_at_distance_zero_in_any_precision() -> None:
+    features = random(1, 64).repeat(50, 1) * torch.rand(50, 1, dtype=torch.float64)
+    for dtype in (torch.float32, torch.float64):
+        source = SquaredEuclidean().source(features.to(dtype))
+        source.sharpen(1e-12)
+        block = source.block(slice(0, 25), slice(25, 50))
+        assert float(block.max()) < (1e-30 if dtype == torch.float64 else 1e-13)
+
+
+def test_a_large_memory_is_tiled_within_its_budget() -> None:
+    features = random(3000, 8, dtype=torch.float32)
+    geometry = build_geometry(features, budget=4 << 20)
+    assert isinstance(geometry, TiledGeometry)
+    assert isinstance(build_geometry(features), DenseGeometry)
+    geometry.neighbor_radius([5])
+    geometry.apply_kernel(1.0, torch.ones(3000))
+    kept = sum(tile.nbytes for tile in geometry._kept.values())
+    assert kept <= 4 << 20
+    dense = build_geometry(features).apply_kernel(1.0, torch.ones(3000))
+    torch.testing.assert_close(geometry.apply_kernel(1.0, torch.ones(3000)), dense)
+
+
+@pytest.mark.parametrize("count", [1, 6, 26])
+@pytest.mark.parametrize("width", [30, 501, 4000])
+def test_smallest_values_of_rows(count: int, width: int) -> None:
+    from sphere_replay.geometry.selection import smallest
+
+    rows = random(9, width, dtype=torch.float32).abs()
+    rows[2] = 1.0
+    rows[3] = rows[3].round()
+    assert torch.equal(smallest(rows, count), rows.sort(dim=1).values[:, :count])
+
+
+def test_permuted_geometry_is_the_geometry_of_permuted_rows(features: Tensor) -> None:
+    places = torch.randperm(55, generator=torch.Generator().manual_seed(0))
+    moved = PermutedGeometry(build_geometry(features), places)
+    expected = build_geometry(features[places])
+    vector = random(55, seed=1)
+    pairs = [
+        (moved.apply_kernel(0.3, vector), expected.apply_kernel(0.3, vector)),
+        (moved.apply_log_kernel(0.3, vector), expected.apply_log_kernel(0.3, vector)),
+        (moved.neighbor_radius([3, 9]), expected.neighbor_radius([3, 9])),
+        (moved.neighborhood(0.3).radius, expected.neighborhood(0.3).radius),
+    ]
+    for found, wanted in pairs:
+        torch.testing.assert_close(found, wanted)
+    assert moved.median_distance() == pytest.approx(expected.median_distance())
+    assert isinstance(moved, Geometry)
+
+
+def test_embeddings_are_normalised_centred_and_normalised() -> None:
+    features = random(30, 5) + 3
+    centred = center_embeddings(features)
+    unit = features / features.norm(dim=1, keepdim=True)
+    expected = unit - unit.mean(0)
+    torch.testing.assert_close(centred, expected / expected.norm(dim=1, keepdim=True))
+    matrix = torch.tensor(reference.cost_cosine(centred.tolist(), 1.0, False))
+    eighth = torch.tensor(reference.neighbour_radius(matrix.tolist(), 8))
+    assert neighbor_distance_scale(centred) == pytest.approx(
+        reference.percentile(eighth.tolist(), 0.5)
+    )
+    assert float(center_embeddings(torch.ones(4, 3)).abs().max()) == 0.0
