@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-import reference
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import reference
 from sphere_replay import Allocation, Control, Sphere, allocate
 from sphere_replay.geometry import (
     Cosine,
@@ -27,7 +27,14 @@ Oracle = tuple[Rows, float, float, float]
 """Costs, eps_s, eps_T and T of the reference."""
 
 FIELDS = (
-    "consensus support target sensitivity weights probabilities effective_neighbors radius".split()
+    "consensus",
+    "support",
+    "target",
+    "sensitivity",
+    "weights",
+    "probabilities",
+    "effective_neighbors",
+    "radius",
 )
 
 

@@ -1,10 +1,10 @@
 """Dense and tiled geometries against plain loops: products, radii, medians, memory."""
 
 import pytest
-import reference
 import torch
 from torch import Tensor
 
+import reference
 from sphere_replay.geometry import (
     Cosine,
     DenseGeometry,

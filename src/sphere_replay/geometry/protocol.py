@@ -22,7 +22,7 @@ class Neighborhood:
 
 @runtime_checkable
 class Geometry(Protocol):
-    """Pairwise costs C `[m, m]`: symmetric, not negative, zero on the diagonal; maybe never held."""
+    """Pairwise costs C `[m, m]`: symmetric, not negative, zero diagonal; maybe never held."""
 
     @property
     def size(self) -> int:
