@@ -13,6 +13,8 @@ def check_increments(increments: Tensor) -> Tensor:
             f"increments must have shape [m], one loss change per memory, got "
             f"{list(increments.shape)}; use .flatten() or a per-example loss (reduction='none')"
         )
+    if not increments.is_floating_point():
+        raise ValueError(f"increments must be floating point, got {increments.dtype}")
     if increments.numel() == 0:
         raise ValueError("increments are empty: score at least one memory before allocating replay")
     _check_finite("increments", increments, "the loss before or after the virtual step")

@@ -80,13 +80,17 @@ class TestDegenerateInput:
             allocation.consensus[:10], allocation.consensus[10:], rtol=1e-4, atol=1e-6
         )
 
-    def test_all_memories_in_one_place(self, recipe: Sphere) -> None:
-        increments = random(12) + 0.5
-        allocation = allocate(increments, random(1, 4).repeat(12, 1), recipe)
+    @pytest.mark.parametrize("size", [12, 1000])
+    def test_all_memories_in_one_place(self, recipe: Sphere, size: int) -> None:
+        increments = random(size) + 0.5
+        allocation = allocate(increments, random(1, 4).repeat(size, 1), recipe)
         torch.testing.assert_close(
-            allocation.consensus, increments.mean().expand(12), rtol=1e-5, atol=1e-6
+            allocation.consensus, increments.mean().expand(size), rtol=1e-5, atol=1e-6
         )
         assert_uniform(allocation.probabilities)
+        if recipe == ALL_RECIPES["instruct"]:  # no spread, hence no temperature
+            assert allocation.temperature == 0.0
+            assert allocation.mass == pytest.approx(0.5)
 
     def test_zero_feature_rows(self, recipe: Sphere) -> None:
         features = random(15, 4)
@@ -231,6 +235,15 @@ class TestErrors:
     def test_wrong_types(self) -> None:
         with pytest.raises(TypeError, match=r"increments must be a torch\.Tensor, got list"):
             allocate([1.0], torch.zeros(1, 2))  # type: ignore[arg-type]  # the mistake under test
+        with pytest.raises(TypeError, match="a Geometry, got list"):
+            allocate(torch.ones(1), [[1.0]])  # type: ignore[arg-type]  # the mistake under test
+        with pytest.raises(ValueError, match=r"floating point, got torch\.bool"):
+            allocate(torch.ones(1).bool(), torch.zeros(1, 2))
+
+    @pytest.mark.parametrize("scale", [-1.0, math.nan, math.inf])
+    def test_impossible_running_scales(self, scale: float) -> None:
+        with pytest.raises(ValueError, match="running_scale must be finite"):
+            allocate(random(4), random(4, 2), running_scale=scale)
 
     def test_geometry_of_another_size(self) -> None:
         with pytest.raises(ValueError, match="3 increments but a geometry of 4 memories"):
@@ -258,7 +271,7 @@ class TestErrors:
             Sphere(eps_s=1.0)
         with pytest.raises(ValueError, match="leave out scales="):
             Sphere(NeighborScales(), tau=1.0)
-        with pytest.raises(ValueError, match="'nonsense' is not a valid Control"):
+        with pytest.raises(ValueError, match="unknown control 'nonsense'; known: identity"):
             Sphere.vision(control="nonsense")
 
     @pytest.mark.parametrize(

@@ -52,6 +52,15 @@ def allocate(
     """
     recipe = recipe or Sphere.vision()
     delta = check_increments(increments)
+    if not isinstance(features, Tensor | Geometry):
+        raise TypeError(
+            f"features must be a torch.Tensor or a Geometry, got {type(features).__name__}"
+        )
+    if running_scale is not None and not 0 <= running_scale < float("inf"):
+        raise ValueError(
+            f"running_scale must be finite and not negative, got {running_scale}; pass the "
+            "running_scale of the previous allocation, or None"
+        )
     if isinstance(features, Tensor) and len(features) != len(delta):
         raise ValueError(
             f"{len(delta)} increments but {len(features)} feature rows: both need one per memory"
@@ -116,9 +125,11 @@ def _blend(sensitivity: Tensor, alpha: float) -> tuple[Tensor, float, Tensor]:
     """w̄ = (1 - alpha)/m + alpha w_SC, its mass s_w and p = w̄ / s_w (uniform if s_w = 0)."""
     size = len(sensitivity)
     weights = (1 - alpha) / size + alpha * sensitivity
-    mass = float(weights.sum())
-    uniform = torch.full_like(weights, 1 / size)
-    return weights, mass, weights / weights.sum() if mass > 0 else uniform
+    total = weights.sum()
+    if total == 0:
+        return weights, 0.0, torch.full_like(weights, 1 / size)
+    # The mass lies in [1 - alpha, 1]; only rounding can take the sum out of it.
+    return weights, min(max(float(total), 1 - alpha), 1.0), weights / total
 
 
 def _with_sensitivity(full: Allocation, sensitivity: Tensor, alpha: float) -> Allocation:

@@ -30,6 +30,10 @@ class Control(StrEnum):
     NO_FLOOR = "no-floor"
     """alpha = 1: no uniform replay."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> "Control":
+        raise ValueError(f"unknown control {value!r}; known: {', '.join(cls)}")
+
 
 def softmax_sensitivity(smoother: Smoother, consensus: Tensor, temperature: float) -> Tensor:
     """S^T(softmax_T(v) ⊙ 1[Sδ > 0]): the pullback of a softmax in the place of q*."""

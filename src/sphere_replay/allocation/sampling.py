@@ -21,6 +21,10 @@ class Scheme(StrEnum):
     """Distinct memories with exactly the inclusion probabilities π_i = min(1, c w̄_i), coefficient
     w̄_i/π_i: unbiased, and a memory is never replayed twice."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> "Scheme":
+        raise ValueError(f"unknown scheme {value!r}; known: {', '.join(cls)}")
+
 
 @dataclass(frozen=True)
 class Sample:

@@ -19,6 +19,10 @@ EPS_FLOOR = 1e-12
 the kernel then averages over coincident memories only."""
 
 
+ROUNDING = 1e-6
+"""Relative differences below this are the float32 kernel's, not the risks'."""
+
+
 class Temperature(NamedTuple):
     """T, and the running risk scale to hand over at the next rescoring (None without memory)."""
 
@@ -120,7 +124,10 @@ class SpreadScales:
         self, increments: Tensor, support: Tensor, eps_t: float, running_scale: float | None
     ) -> Temperature:
         """c_beta times the spread of the supported risk."""
-        return Temperature(self.c_beta * population_std(support))
+        spread = population_std(support)
+        # Equal risks leave a spread of mere rounding; it must not pass for a temperature.
+        negligible = spread <= ROUNDING * float(support.max())
+        return Temperature(0.0 if negligible else self.c_beta * spread)
 
 
 @dataclass(frozen=True)

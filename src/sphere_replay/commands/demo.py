@@ -51,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     draw_scene(scene, picture)
     console.print(
         f"The spike has the largest loss increase (rank {raw[spike]}), but its neighbours do not "
-        f"share it: its consensus ranks {supported[spike]}, and it is replayed "
-        f"{allocation.weights[spike] * len(allocation):.2f} times as often as under uniform "
-        f"replay. The picture is in {picture}."
+        f"share it: its consensus ranks {supported[spike]}, and its weight is "
+        f"{allocation.weights[spike] * len(allocation):.2f} times that of uniform replay. "
+        f"The picture is in {picture}."
     )
     return 0

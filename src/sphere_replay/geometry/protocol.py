@@ -13,7 +13,7 @@ class Neighborhood:
     """Shape of every row of S = K / K1 at one kernel scale, each field a `[m]` vector."""
 
     mass: Tensor
-    """r_i = Σ_j K_ij, at least 1 because K_ii = 1."""
+    """Σ_j K_ij, at least 1 because K_ii = 1."""
     effective_size: Tensor
     """N_eff = (Σ_j K_ij)² / Σ_j K_ij²: how many memories really take part in the average."""
     radius: Tensor
