@@ -4,19 +4,15 @@ Bad input ends in one line on standard error and exit code 2, never in a traceba
 """
 
 import argparse
-import difflib
 import importlib
 import sys
 from collections.abc import Sequence
 
 from sphere_replay import __version__
+from sphere_replay.usage import UsageError, unknown
 
 COMMANDS: tuple[str, ...] = ("demo",)
 """Names of modules in `sphere_replay.commands`; a new command is one module and one word here."""
-
-
-class UsageError(Exception):
-    """Bad input from the command line; its message says what to do."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -34,13 +30,6 @@ class _Parser(argparse.ArgumentParser):
             return
         choices = [str(choice) for choice in action.choices]
         raise argparse.ArgumentError(action, unknown("choice", str(value), choices))
-
-
-def unknown(kind: str, name: str, known: Sequence[str]) -> str:
-    """A sentence for a name that does not exist, with the closest ones that do."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
-    return f"unknown {kind} {name!r}: {hint}"
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,76 @@
+"""Results of many runs in one small file, for keeping beside the code and for making tables."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sphere_replay.experiments.files import write_atomically
+from sphere_replay.experiments.launch import run_folder
+from sphere_replay.experiments.tables import Result
+from sphere_replay.vision.config import VisionConfig
+
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of a table: the method and column it belongs to."""
+
+    method: str
+    column: str
+    config: VisionConfig
+
+
+def collect(cells: Iterable[Cell], out: Path) -> list[dict[str, Any]]:
+    """What the finished runs of a table gave, one small record each."""
+    records = []
+    for cell in cells:
+        folder = run_folder(cell.config, out)
+        if not folder.finished:
+            continue
+        results = folder.results
+        records.append(
+            {
+                "method": cell.method,
+                "column": cell.column,
+                "seed": cell.config.seed,
+                "identity": results["identity"],
+                "metrics": _rounded(results["metrics"]),
+                "replay": _rounded(results["replay"]),
+                "costs": _rounded(results["costs"]),
+            }
+        )
+    return records
+
+
+def save_collection(
+    path: Path, table: str, command: str, protocol: Mapping[str, Any], runs: list[dict[str, Any]]
+) -> None:
+    """Write runs with the command that made them, one line per run: changes stay readable."""
+    head = json.dumps({"table": table, "command": command, "protocol": protocol}, indent=1)
+    lines = ",\n".join(json.dumps(run, sort_keys=True) for run in runs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (head[:-2] + f',\n "runs": [\n{lines}\n]}}\n').encode())
+
+
+def load_collection(path: Path) -> list[dict[str, Any]]:
+    """The runs of a saved collection."""
+    saved = json.loads(path.read_text())
+    if not isinstance(saved, dict) or "runs" not in saved:
+        raise ValueError(f"{path} is not a collection of results: it has no 'runs'")
+    runs: list[dict[str, Any]] = saved["runs"]
+    return runs
+
+
+def as_results(runs: Iterable[Mapping[str, Any]]) -> list[Result]:
+    """Records as the table builder takes them."""
+    return [Result(run["method"], run["column"], run["seed"], run["metrics"]) for run in runs]
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(value, _DIGITS) if isinstance(value, float) else value
+        for name, value in values.items()
+    }

@@ -1,0 +1,132 @@
+"""A table as text, Markdown, a rich table or JSON, with its definitions underneath."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sphere_replay.experiments.tables import Row, TableSpec, Unit
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Grid = list[list[list[str]]]
+"""Lines of text by row and column; the first row is the heading."""
+
+
+def to_json(spec: TableSpec, rows: Sequence[Row]) -> dict[str, Any]:
+    """The table for programs: one row a cell, numbers unrounded."""
+    return {
+        "table": spec.name,
+        "rows": [row.to_dict() for row in rows],
+        "notes": notes(spec, rows),
+    }
+
+
+def to_text(spec: TableSpec, rows: Sequence[Row]) -> str:
+    """The table in plain, aligned text."""
+    grid = _grid(spec, rows)
+    columns = range(len(grid[0]))
+    widths = [max(len(line) for cells in grid for line in cells[i]) for i in columns]
+    rule = "  ".join("-" * width for width in widths)
+    lines = [spec.title, ""]
+    for index, cells in enumerate(grid):
+        for depth in range(max(len(cell) for cell in cells)):
+            parts = [cell[depth] if depth < len(cell) else "" for cell in cells]
+            padded = [part.ljust(width) for part, width in zip(parts, widths, strict=True)]
+            lines.append("  ".join(padded).rstrip())
+        if index == 0:
+            lines.append(rule)
+    return "\n".join([*lines, "", *notes(spec, rows)]) + "\n"
+
+
+def to_markdown(spec: TableSpec, rows: Sequence[Row]) -> str:
+    """The table for a Markdown document."""
+    heading, *body = [
+        ["<br>".join(line.replace("|", "\\|") for line in cell) for cell in cells]
+        for cells in _grid(spec, rows)
+    ]
+    alignment = ["---", *["---:"] * (len(heading) - 1)]
+    table = ["| " + " | ".join(cells) + " |" for cells in (heading, alignment, *body)]
+    remarks = [f"- {note}" for note in notes(spec, rows)]
+    return "\n".join([f"**{spec.title}**", "", *table, "", *remarks]) + "\n"
+
+
+def to_rich(spec: TableSpec, rows: Sequence[Row]) -> "Table":
+    """The table for a terminal; needs rich, which the `report` extra brings."""
+    from rich.table import Table
+    from rich.text import Text
+
+    heading, *body = _grid(spec, rows)
+    table = Table(title=Text(spec.title), caption=Text("\n".join(notes(spec, rows))))
+    table.caption_justify = "left"
+    for index, cell in enumerate(heading):
+        # Text, not str: brackets of an interval are no markup.
+        table.add_column(Text("\n".join(cell)), justify="right" if index else "left")
+    for cells in body:
+        table.add_row(*[Text("\n".join(cell)) for cell in cells])
+    return table
+
+
+def notes(spec: TableSpec, rows: Sequence[Row]) -> list[str]:
+    """What the numbers are: formula of each metric, kind of SD, gain, origin, number of seeds."""
+    lines = []
+    for measure in spec.measures:
+        over = "" if measure.over_runs == "mean" else f"; the {measure.over_runs} over runs, no SD"
+        lines.append(f"{measure.title}: {measure.definition.formula}{over}.")
+    shown = "in percent" if spec.unit is Unit.PERCENT else "as fractions"
+    lines.append(f"Values are mean ± SD over seeds, {shown}; SD: {spec.spread.formula}.")
+    if any(row.paired_gain is not None for row in rows):
+        against = ", ".join(f"{ours} - {base}" for ours, base in spec.methods.items() if base)
+        lines.append(
+            "gain: mean paired improvement over the baseline on common seeds, positive is better "
+            f"({against}); in brackets its 95% confidence interval, Student's t."
+        )
+    if any(row.published for row in rows):
+        lines.append("paper: the published value.")
+    counts = _counts(rows)
+    if len(counts) == 1:
+        lines.append(f"n = {counts.pop()} in every filled cell.")
+    return lines
+
+
+def _counts(rows: Sequence[Row]) -> set[int]:
+    return {row.seeds for row in rows if row.seeds}
+
+
+def _grid(spec: TableSpec, rows: Sequence[Row]) -> Grid:
+    cells = {(row.method, row.column, row.metric): row for row in rows}
+    uneven = len(_counts(rows)) > 1
+    grid: Grid = [[["Method"]]]
+    for column in spec.columns:
+        for measure in spec.measures:
+            # One heading where one says it all, two where both vary.
+            both = len(spec.columns) > 1 and len(spec.measures) > 1
+            single = column if len(spec.measures) == 1 else measure.title
+            grid[0].append([column, measure.title] if both else [single])
+    for method in spec.methods:
+        line = [[method]]
+        for column in spec.columns:
+            for measure in spec.measures:
+                line.append(_cell(cells[method, column, measure.name], spec.unit, uneven))
+        grid.append(line)
+    return grid
+
+
+def _cell(row: Row, unit: Unit, show_count: bool) -> list[str]:
+    digits = 1 if unit is Unit.PERCENT else 3
+    lines = [_value(row.mean, row.sd, digits)]
+    if show_count and row.seeds:
+        lines[0] += f" (n={row.seeds})"
+    if row.published:
+        lines.append(f"paper {_value(row.published.mean, row.published.sd, digits)}")
+    if row.paired_gain is not None:
+        gain = f"gain {row.paired_gain:+.{digits}f}"
+        if row.ci95 is not None:
+            gain += f" [{row.ci95[0]:+.{digits}f}, {row.ci95[1]:+.{digits}f}]"
+        lines.append(gain)
+    return lines
+
+
+def _value(mean: float | None, sd: float | None, digits: int) -> str:
+    if mean is None:
+        return "--"
+    return f"{mean:.{digits}f}" + ("" if sd is None else f" ± {sd:.{digits}f}")

@@ -1,0 +1,123 @@
+"""Runs any job step by step in a folder: checkpoints, resumes, logs, stops cleanly."""
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+from sphere_replay.experiments.checkpoint import load_latest, save
+from sphere_replay.experiments.folder import RunFolder, describe_environment
+from sphere_replay.experiments.log import RunLog
+from sphere_replay.experiments.trees import flatten, unflatten
+
+Report = Callable[[int, str], None]
+"""Told how many steps are done, and a few words about how it goes."""
+
+
+class Job(Protocol):
+    """A computation of `len(job)` steps whose whole state can be saved between any two."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """Digests of the data the job works on."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """A few words for the progress bar."""
+        ...
+
+    def advance(self, step: int) -> dict[str, Any] | None:
+        """Take a step; a record for the log, if there is something worth a line."""
+        ...
+
+    def results(self) -> dict[str, Any]:
+        """What came out; deterministic."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the remaining steps depend on."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        ...
+
+
+class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for it
+    """The run was asked to stop, and has saved itself."""
+
+
+def run_job(
+    make_job: Callable[[], Job],
+    folder: RunFolder,
+    config: Mapping[str, object],
+    *,
+    seed: int,
+    checkpoint_every: int = 500,
+    report: Report | None = None,
+    finish: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Run a job to its end, from its latest checkpoint if there is one.
+
+    `finish` may add to the job's results what is computed from them, such as metrics.
+
+    Killed at any moment and called again with the same arguments, it ends with the same bits in
+    `results.json`. Ctrl-C saves a checkpoint first and raises `Interrupted`.
+    """
+    with folder.claim(config):
+        if folder.finished:
+            return folder.results
+        job = make_job()
+        folder.write_manifest(describe_environment(seed, job.checksums))
+        latest = load_latest(folder.path)
+        step, lines = 0, 0
+        if latest is not None:
+            state = unflatten(latest.tensors, latest.state)
+            step, lines = state["step"], state["lines"]
+            job.load_state_dict(state["job"])
+        with RunLog(folder.log_path, position=lines) as log, _stop_requests() as stop:
+            for problem in latest.problems if latest else ():
+                log.append({"step": step, "checkpoint": problem})
+            while step < len(job):
+                record = job.advance(step)
+                step += 1
+                if record is not None:
+                    log.append(record)
+                if report is not None:
+                    report(step, job.status)
+                if stop.requested or (step % checkpoint_every == 0 and step < len(job)):
+                    state = {"step": step, "lines": log.sync(), "job": job.state_dict()}
+                    save(folder.path, *flatten(state))
+                if stop.requested:
+                    raise Interrupted(f"stopped after step {step} of {len(job)}")
+        results = job.results()
+        folder.write_results(finish(results) if finish else results)
+        return folder.results
+
+
+class _StopRequest:
+    requested = False
+
+
+@contextmanager
+def _stop_requests() -> Iterator[_StopRequest]:
+    """Turn the first Ctrl-C into a request honoured between steps; a second one is final."""
+    request = _StopRequest()
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        request.requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    try:
+        previous = signal.signal(signal.SIGINT, remember)
+    except ValueError:  # not the main thread: somebody else handles signals
+        yield request
+        return
+    try:
+        yield request
+    finally:
+        signal.signal(signal.SIGINT, previous)

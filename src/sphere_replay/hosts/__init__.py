@@ -1,0 +1,34 @@
+"""Learners that replay: one readable file each. SPHERE enters by the selection, not by the host."""
+
+from collections.abc import Callable
+
+from sphere_replay.hosts.der_pp import DarkExperienceReplay
+from sphere_replay.hosts.er import ExperienceReplay
+from sphere_replay.hosts.er_ace import AsymmetricReplay
+from sphere_replay.hosts.gdumb import GDumb
+from sphere_replay.hosts.host import Batch, Costs, Host, HostParts, Step, Views
+from sphere_replay.hosts.no_replay import NoReplay
+
+HOSTS: dict[str, Callable[[HostParts], Host]] = {
+    "none": NoReplay,
+    "er": ExperienceReplay,
+    "er-ace": AsymmetricReplay,
+    "der-pp": DarkExperienceReplay,
+    "gdumb": GDumb,
+}
+"""Names on the command line."""
+
+__all__ = [
+    "HOSTS",
+    "AsymmetricReplay",
+    "Batch",
+    "Costs",
+    "DarkExperienceReplay",
+    "ExperienceReplay",
+    "GDumb",
+    "Host",
+    "HostParts",
+    "NoReplay",
+    "Step",
+    "Views",
+]

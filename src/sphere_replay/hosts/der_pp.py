@@ -1,0 +1,39 @@
+"""DER++: L = CE(stream) + alpha MSE(f(x'), z') + beta CE(f(x''), y''), two independent draws.
+
+z' are the logits that the network gave to the example's augmented view just before it learnt from
+it; the image is stored unaugmented, and the logits are never refreshed. The MSE is the mean over
+batch and classes.
+"""
+
+import torch.nn.functional as F  # noqa: N812  # torch's own convention
+
+from sphere_replay.hosts.host import Batch, Host, HostParts, Step, mislabelled
+
+
+class DarkExperienceReplay(Host):
+    """DER++. Options: `alpha` (distillation, 0.5), `beta` (labels, 0.5)."""
+
+    def __init__(self, parts: HostParts) -> None:
+        super().__init__(parts)
+        self.alpha = parts.options.get("alpha", 0.5)
+        self.beta = parts.options.get("beta", 0.5)
+
+    def observe(self, batch: Batch) -> Step:
+        """One update on the stream batch, on stored logits and on stored labels."""
+        self.optimizer.zero_grad()
+        logits = self.forward(batch.images)
+        loss = F.cross_entropy(logits, batch.labels)
+        self.backward(loss, len(batch))
+        step = Step(loss.item())
+        if len(self.memory):
+            dark = self.draw()
+            distance = F.mse_loss(self.forward(dark["x"]), dark["logits"])
+            self.backward(self.alpha * distance, len(dark))
+            labelled = self.draw()
+            replayed = F.cross_entropy(self.forward(labelled["x"]), labelled["y"])
+            self.backward(self.beta * replayed, len(labelled))
+            wrong = mislabelled(dark) + mislabelled(labelled)
+            step = Step(loss.item(), replayed.item(), 1.0, len(dark) + len(labelled), wrong)
+        self.optimizer.step()
+        self.remember(batch, logits=logits.detach())
+        return step

@@ -1,0 +1,173 @@
+"""What every host shares: its parts, the bookkeeping of a step, and its state.
+
+A host learns from one stream batch at a time. What it is made of (network, memory, replay
+controller, views) is handed to it, so that two hosts differ in their losses and nothing else.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sphere_replay.memory import Memory
+from sphere_replay.replay import Draw, Replay
+from sphere_replay.scoring import Scores, score
+
+State = dict[str, Any]
+
+
+class Views(Protocol):
+    """How stored images become network inputs."""
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """The plain view, for scoring and evaluation."""
+        ...
+
+    def augment(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """A fresh random view, for training."""
+        ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A stream batch: stored images, their (maybe wrong) labels, the true ones for logs only."""
+
+    images: Tensor
+    labels: Tensor
+    true_labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass
+class Costs:
+    """Examples passed forward and backward, by purpose."""
+
+    forward: int = 0
+    backward: int = 0
+    scored: int = 0
+    """Forward passes made only to score memories (already part of `forward`)."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step did, for the log."""
+
+    loss: float
+    replay_loss: float | None = None
+    mass: float | None = None
+    drawn: int = 0
+    drawn_mislabelled: int = 0
+
+
+@dataclass
+class HostParts:
+    """What a host is made of. `options` are the host's own constants, by name."""
+
+    network: nn.Module
+    memory: Memory
+    replay: Replay
+    views: Views
+    augmentation: torch.Generator
+    num_classes: int
+    lr: float
+    replay_batch: int
+    virtual_lr: float
+    options: dict[str, float] = field(default_factory=dict)
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+class Host(ABC):
+    """A learner. Subclasses write `observe`; most only need `stream_loss` and `replay_loss`."""
+
+    def __init__(self, parts: HostParts) -> None:
+        self.parts = parts
+        self.network = parts.network
+        self.memory = parts.memory
+        self.replay = parts.replay
+        self.costs = Costs()
+        self.optimizer = torch.optim.SGD(
+            parts.network.parameters(),
+            lr=parts.lr,
+            momentum=parts.momentum,
+            weight_decay=parts.weight_decay,
+        )
+
+    @abstractmethod
+    def observe(self, batch: Batch) -> Step:
+        """Learn from a stream batch."""
+
+    def start_task(self) -> None:
+        """A new task begins."""
+        self.replay.start_task()
+        self.network.train()
+
+    def end_task(self, *, last: bool) -> None:  # noqa: B027  # most hosts have nothing to do
+        """A task is over; what a host does with its memory happens here."""
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Logits `[n, classes]` of stored images, in evaluation mode."""
+        self.network.eval()
+        with torch.inference_mode():
+            logits: Tensor = self.network(self.parts.views.prepare(images))
+        self.network.train()
+        return logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of a fresh random view, in training mode."""
+        self.costs.forward += len(images)
+        logits: Tensor = self.network(self.parts.views.augment(images, self.parts.augmentation))
+        return logits
+
+    def backward(self, loss: Tensor, examples: int) -> None:
+        """Add the gradient of a loss over that many examples."""
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.costs.backward += examples
+
+    def draw(self) -> Draw:
+        """Memories to replay; scores them when due, reusing the stream gradient."""
+        return self.replay.draw(self.parts.replay_batch, self._score)
+
+    def remember(self, batch: Batch, **fields: Tensor) -> None:
+        """Offer a batch to the memory: images as they came, never augmented."""
+        self.memory.add(x=batch.images, y=batch.labels, true=batch.true_labels, **fields)
+
+    def state_dict(self) -> State:
+        """Everything the next step depends on."""
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "memory": self.memory.state_dict(),
+            "replay": self.replay.state_dict(),
+            "augmentation": self.parts.augmentation.get_state(),
+            "costs": asdict(self.costs),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken."""
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.memory.load_state_dict(state["memory"])
+        self.replay.load_state_dict(state["replay"])
+        self.parts.augmentation.set_state(state["augmentation"])
+        self.costs = Costs(**state["costs"])
+
+    def _score(self, slots: Tensor) -> Scores:
+        self.costs.forward += 2 * len(slots)
+        self.costs.scored += 2 * len(slots)
+        return score(
+            self.network,
+            self.memory["x"][slots],
+            self.memory["y"][slots],
+            lr=self.parts.virtual_lr,
+            prepare=self.parts.views.prepare,
+        )
+
+
+def mislabelled(draw: Draw) -> int:
+    """How many of the drawn memories carry a wrong label."""
+    return int((draw["y"] != draw["true"]).sum())

@@ -1,0 +1,51 @@
+"""What an admission policy is: it says which slot, if any, each offered row goes to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """A batch of n rows in stream order, and the state of the memory they are offered to."""
+
+    fields: Mapping[str, Tensor]
+    """The rows, `[n, ...]` per field; already checked against the memory's fields."""
+    uniforms: Tensor
+    """float64 `[n]` in [0, 1), one per row and no more, so that a row's draw depends only on the
+    generator's seed and the row's stream position; empty if the policy does not draw."""
+    count: int
+    """n, at least 1."""
+    seen: int
+    """Rows offered before this batch: the stream position of its first row."""
+    filled: int
+    """Filled slots: 0, ..., filled - 1."""
+    capacity: int
+    """K."""
+
+
+class Admission(Protocol):
+    """Decides what a full memory keeps. Each memory needs a policy object of its own."""
+
+    name: ClassVar[str]
+    """Written into saved memories, which load only into a memory with the same policy."""
+    draws: ClassVar[bool]
+    """Whether `place` uses `Offer.uniforms`; the memory then needs a generator."""
+
+    def place(self, offer: Offer) -> Tensor:
+        """The slot of each row, int64 `[n]` on the CPU, -1 for rows that are not kept.
+
+        Rows are decided one after the other: a slot may be given twice, and the later row stays.
+        Empty slots are filled from the lowest. Invalid fields must raise before any state changes.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Settings and counters as contiguous tensors; empty if there are none."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a saved state; an error if its settings are not this policy's."""
+        ...

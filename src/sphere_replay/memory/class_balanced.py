@@ -1,0 +1,76 @@
+"""Class-balancing reservoir sampling: balance between classes, a uniform sample within each."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from sphere_replay.memory.admission import Offer
+from sphere_replay.memory.class_slots import ClassSlots, place_by_class
+from sphere_replay.memory.state import check_keys, check_label, integers, text_to_tensor
+
+_COUNTERS = ("offered_classes", "offered_counts", "full")
+
+
+class ClassBalanced:
+    """Class-balancing reservoir sampling (Chrysakis & Moens, 2020).
+
+    While there is room every row is kept. Once the memory is filled, a class that is the largest,
+    or has been since, is called full, and
+
+    - a row of a class that is not full replaces a random row of the largest class (of any of them,
+      if they tie);
+    - a row of a full class follows reservoir sampling within its class: as the n-th row of the
+      class it is kept with probability (rows of the class in memory) / n, in place of a random one.
+
+    So small classes are stored whole and full ones differ in size by at most one, if K is at least
+    the number of classes; and the stored rows of a class are a uniform sample of all its rows. The
+    latter is why a full class stays full: were it to evict again after shrinking, its recent rows
+    would be favoured.
+    """
+
+    name: ClassVar[str] = "class-balanced"
+    draws: ClassVar[bool] = True
+
+    def __init__(self, label: str = "y") -> None:
+        self.label = label
+        self._held = ClassSlots()
+        self._offered: dict[int, int] = {}
+        self._full: set[int] = set()
+
+    def place(self, offer: Offer) -> Tensor:
+        """The slot of each row, decided one after the other."""
+        return place_by_class(offer, self._held, self._slot, label=self.label, policy=self.name)
+
+    def _slot(self, label: int, uniform: float, capacity: int) -> int:
+        held = self._held
+        offered = self._offered[label] = self._offered.get(label, 0) + 1
+        if label in self._full:
+            index = int(uniform * offered)
+            return held.slot(label, index) if index < held.count(label) else -1
+        room = len(held) < capacity
+        slot = held.fill(label) if room else held.replace(label, uniform)
+        if len(held) == capacity:
+            self._full.update(held.largest())
+        return slot
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The label's name, the slots of each class, rows offered of each, and the full classes."""
+        counters = (self._offered, self._offered.values(), sorted(self._full))
+        return (
+            {"label": text_to_tensor(self.label)}
+            | self._held.state_dict()
+            | {key: integers(*values) for key, values in zip(_COUNTERS, counters, strict=True)}
+        )
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a saved state of a policy with the same label field."""
+        rest = dict(state)
+        check_label(rest.pop("label", None), self.label, self.name)
+        counters = {key: rest.pop(key) for key in _COUNTERS if key in rest}
+        check_keys(counters, _COUNTERS, owner=f"the state of a {self.name} policy")
+        classes, counts, full = (counters[key].tolist() for key in _COUNTERS)
+        offered = dict(zip(classes, counts, strict=True))
+        self._held.load_state_dict(rest)
+        self._offered = offered
+        self._full = set(full)

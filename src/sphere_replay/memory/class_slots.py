@@ -1,0 +1,122 @@
+"""Which slots hold which class: the bookkeeping that label-based policies share."""
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from sphere_replay.memory.admission import Offer
+from sphere_replay.memory.state import check_keys, integers
+
+_KEYS = ("classes", "counts", "slots")
+
+
+class ClassSlots:
+    """Slots by the class their example had when it was admitted.
+
+    Plain integers and lists, as policies decide row by row. Relabelling a stored example in place
+    does not move it to another class here.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[int, list[int]] = {}
+        self._total = 0
+
+    def __len__(self) -> int:
+        """Filled slots over all classes."""
+        return self._total
+
+    def __contains__(self, label: int) -> bool:
+        return label in self._slots
+
+    @property
+    def classes(self) -> int:
+        """How many classes have at least one slot."""
+        return len(self._slots)
+
+    def count(self, label: int) -> int:
+        """How many slots a class has."""
+        return len(self._slots.get(label, ()))
+
+    def slot(self, label: int, index: int) -> int:
+        """One of the slots of a class, by its index among them."""
+        return self._slots[label][index]
+
+    def largest(self) -> list[int]:
+        """The class with the most slots; several if they tie."""
+        most = max(map(len, self._slots.values()))
+        return [label for label, slots in self._slots.items() if len(slots) == most]
+
+    def fill(self, label: int) -> int:
+        """Give the first empty slot to a class."""
+        slot = self._total
+        self._slots.setdefault(label, []).append(slot)
+        self._total += 1
+        return slot
+
+    def replace(self, label: int, uniform: float) -> int:
+        """Give a slot of the largest class, drawn uniformly (over ties too), to another class."""
+        largest = self.largest()
+        most = len(self._slots[largest[0]])
+        rank, index = divmod(int(uniform * most * len(largest)), most)
+        loser = largest[rank]
+        slots = self._slots[loser]
+        # The last slot moves into the gap: order carries no meaning, and this costs O(1).
+        slot, slots[index] = slots[index], slots[-1]
+        slots.pop()
+        if not slots:
+            del self._slots[loser]
+        self._slots.setdefault(label, []).append(slot)
+        return slot
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Classes, their counts and all slots class by class, each in the order draws refer to."""
+        return {
+            "classes": integers(*self._slots),
+            "counts": integers(*map(len, self._slots.values())),
+            "slots": integers(*(slot for slots in self._slots.values() for slot in slots)),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a saved state."""
+        check_keys(state, _KEYS, owner="the state of a label-based policy")
+        classes, counts, slots = (state[key].tolist() for key in _KEYS)
+        if len(classes) != len(counts) or sum(counts) != len(slots):
+            raise ValueError(
+                f"the state of a label-based policy is damaged: {len(classes)} classes, "
+                f"{len(counts)} counts that sum to {sum(counts)}, {len(slots)} slots"
+            )
+        rest = iter(slots)
+        self._slots = {
+            label: [next(rest) for _ in range(count)]
+            for label, count in zip(classes, counts, strict=True)
+        }
+        self._total = len(slots)
+
+
+def place_by_class(
+    offer: Offer,
+    held: ClassSlots,
+    slot: Callable[[int, float, int], int],
+    *,
+    label: str,
+    policy: str,
+) -> Tensor:
+    """Place rows one after the other by `slot(label, uniform, capacity)`, after checking them."""
+    values = offer.fields.get(label)
+    if values is None:
+        raise ValueError(
+            f"{policy} admission reads labels from field {label!r}, but the offered fields are "
+            f"{', '.join(offer.fields)}; add {label!r} or choose label=... from these"
+        )
+    if values.ndim != 1 or values.is_floating_point() or values.is_complex():
+        raise ValueError(
+            f"{policy} admission needs integer labels of shape [n] in field {label!r}, got "
+            f"{values.dtype} {list(values.shape)}"
+        )
+    if len(held) != offer.filled:
+        raise ValueError(
+            f"this {policy} policy has filled {len(held)} slots but the memory {offer.filled}: "
+            "give every memory a policy object of its own"
+        )
+    rows = zip(values.tolist(), offer.uniforms.tolist(), strict=True)
+    return integers(*(slot(label, uniform, offer.capacity) for label, uniform in rows))

@@ -1,0 +1,48 @@
+"""GDumb's greedy balancing sampler: equal quotas for the classes met so far."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from sphere_replay.memory.admission import Offer
+from sphere_replay.memory.class_slots import ClassSlots, place_by_class
+from sphere_replay.memory.state import check_label, text_to_tensor
+
+
+class GreedyBalanced:
+    """Keeps the first K // C rows of each of C classes (Prabhu et al. 2020).
+
+    With k = K // C, C counting the classes in memory and the row's own, a row is kept if its class
+    is new or has fewer than k rows. If the memory is full, a random row of the largest class (of
+    any of them, if they tie) makes room. Rows beyond their quota are refused even while there is
+    room, so early rows of a class are the ones that stay.
+    """
+
+    name: ClassVar[str] = "greedy-balanced"
+    draws: ClassVar[bool] = True
+
+    def __init__(self, label: str = "y") -> None:
+        self.label = label
+        self._held = ClassSlots()
+
+    def place(self, offer: Offer) -> Tensor:
+        """The slot of each row, decided one after the other."""
+        return place_by_class(offer, self._held, self._slot, label=self.label, policy=self.name)
+
+    def _slot(self, label: int, uniform: float, capacity: int) -> int:
+        held = self._held
+        new = label not in held
+        if not new and held.count(label) >= capacity // held.classes:
+            return -1
+        return held.fill(label) if len(held) < capacity else held.replace(label, uniform)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The label's name and the slots of each class."""
+        return {"label": text_to_tensor(self.label)} | self._held.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a saved state of a policy with the same label field."""
+        rest = dict(state)
+        check_label(rest.pop("label", None), self.label, self.name)
+        self._held.load_state_dict(rest)

@@ -1,0 +1,156 @@
+"""Selections: small values that turn the scores of memories into replay weights."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sphere_replay.allocation import Control, Sphere, allocate
+from sphere_replay.numeric import effective_sample_size
+from sphere_replay.scoring import Scores
+from sphere_replay.usage import unknown
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """Weights of the scored memories `[m]`, their sum, and what the next rescoring is told."""
+
+    weights: Tensor
+    mass: float = 1.0
+    running_scale: float | None = None
+
+    @property
+    def effective_sample_size(self) -> float:
+        """ESS of the normalised weights: how many memories share the replay."""
+        total = self.weights.double().sum()
+        if total == 0:
+            return float(len(self.weights))
+        return effective_sample_size(self.weights.double() / total)
+
+
+class Selection(Protocol):
+    """Decides how much each memory is replayed."""
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether memories must be scored at all."""
+        ...
+
+    def weigh(
+        self, scores: Scores, running_scale: float | None, generator: torch.Generator
+    ) -> Weighting:
+        """Weights `[m]` of the scored memories."""
+        ...
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Experience replay: every memory alike."""
+
+    needs_scores = False
+
+    def weigh(
+        self, scores: Scores, running_scale: float | None, generator: torch.Generator
+    ) -> Weighting:
+        """1/m each."""
+        return _proportional(torch.zeros_like(scores.losses))
+
+
+@dataclass(frozen=True)
+class LossProportional:
+    """p proportional to the current loss."""
+
+    needs_scores = True
+
+    def weigh(
+        self, scores: Scores, running_scale: float | None, generator: torch.Generator
+    ) -> Weighting:
+        """Losses over their sum; uniform if every loss is zero."""
+        return _proportional(scores.losses)
+
+
+@dataclass(frozen=True)
+class MirProportional:
+    """p proportional to the interference [δ]_+."""
+
+    needs_scores = True
+
+    def weigh(
+        self, scores: Scores, running_scale: float | None, generator: torch.Generator
+    ) -> Weighting:
+        """[δ]_+ / Σ [δ]_+; uniform if no loss would rise."""
+        return _proportional(scores.increments)
+
+
+@dataclass(frozen=True)
+class MirTop:
+    """The `top` largest increments, uniformly among them (the original MIR if top = batch)."""
+
+    top: int = 16
+    needs_scores = True
+
+    def weigh(
+        self, scores: Scores, running_scale: float | None, generator: torch.Generator
+    ) -> Weighting:
+        """1/top for the largest increments, whatever their sign; 0 for the others."""
+        chosen = scores.increments.topk(min(self.top, len(scores.increments))).indices
+        return _proportional(torch.zeros_like(scores.increments).index_fill(0, chosen, 1.0))
+
+
+@dataclass(frozen=True)
+class SphereSelection:
+    """SPHERE, or one of its controls, by a recipe."""
+
+    recipe: Sphere
+    needs_scores = True
+
+    def weigh(
+        self, scores: Scores, running_scale: float | None, generator: torch.Generator
+    ) -> Weighting:
+        """w̄ of `allocate`."""
+        allocation = allocate(
+            scores.increments,
+            scores.features,
+            self.recipe,
+            running_scale=running_scale,
+            generator=generator,
+        )
+        return Weighting(allocation.weights, allocation.mass, allocation.running_scale)
+
+
+def _proportional(values: Tensor) -> Weighting:
+    positive = values.clamp(min=0).double()
+    largest = positive.max()
+    if largest == 0:
+        return Weighting(torch.full_like(positive, 1 / len(positive)))
+    positive = positive / largest
+    return Weighting(positive / positive.sum())
+
+
+def _controlled(control: Control | None) -> Callable[[Sphere], Selection]:
+    return lambda recipe: SphereSelection(replace(recipe, control=control))
+
+
+SELECTIONS: dict[str, Callable[[Sphere], Selection]] = {
+    "uniform": lambda recipe: Uniform(),
+    "loss": lambda recipe: LossProportional(),
+    "mir": lambda recipe: MirProportional(),
+    "mir-top": lambda recipe: MirTop(),
+    "sphere": _controlled(None),
+    "sphere-identity": _controlled(Control.IDENTITY),
+    "sphere-consensus": _controlled(Control.CONSENSUS),
+    "sphere-no-transport": _controlled(Control.NO_TRANSPORT),
+    "sphere-permuted": _controlled(Control.PERMUTED),
+    "mir-matched": _controlled(Control.MATCHED_MIR),
+    "sphere-no-floor": _controlled(Control.NO_FLOOR),
+}
+"""Names on the command line; a recipe serves those that are built on it."""
+
+
+def selection_named(name: str, recipe: Sphere) -> Selection:
+    """The selection of a name, on the given recipe."""
+    if name not in SELECTIONS:
+        raise ValueError(unknown("selection", name, SELECTIONS))
+    return SELECTIONS[name](recipe)

@@ -1,0 +1,28 @@
+"""How each stored example's loss would change after the next update: Algorithm 1, lines 2 and 3.
+
+The model is asked and left exactly as it was: every parameter, buffer, gradient, mode and optimizer
+state returns bit for bit, so a run that scores and one that does not differ only in their replay.
+"""
+
+from sphere_replay.scoring.folding import FoldableModel, FoldedForward
+from sphere_replay.scoring.score import (
+    FeatureModel,
+    Forward,
+    Loss,
+    Scores,
+    cross_entropy_per_example,
+    score,
+)
+from sphere_replay.scoring.virtual import virtual_step
+
+__all__ = [
+    "FeatureModel",
+    "FoldableModel",
+    "FoldedForward",
+    "Forward",
+    "Loss",
+    "Scores",
+    "cross_entropy_per_example",
+    "score",
+    "virtual_step",
+]

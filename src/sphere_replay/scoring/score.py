@@ -1,0 +1,191 @@
+"""Loss increments δ_i = ℓ(z_i; θ^v) - ℓ(z_i; θ) of stored examples: two forwards, nothing more."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sphere_replay.scoring.folding import FOLDED_CHUNK, FoldedForward, can_fold
+from sphere_replay.scoring.restoring import forget_casts, gradients_aside, modules_restored
+from sphere_replay.scoring.virtual import moving_parameters, virtual_step
+from sphere_replay.validation import check_features
+
+Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Inputs `[n, ...]` to features `[n, d]` and logits `[n, C]`."""
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Logits `[n, C]` and targets `[n, ...]` to one loss per example `[n]`."""
+DEFAULT_CHUNK = 256
+"""Examples at a time in eval mode unless the forward has a size of its own."""
+
+
+@runtime_checkable
+class FeatureModel(Protocol):
+    """A model that returns its features along with its logits, so that both cost one forward."""
+
+    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features `[n, d]` and logits `[n, C]` of inputs `[n, ...]`."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What an allocation needs to know of m stored examples; detached from any graph."""
+
+    increments: Tensor
+    """δ `[m]`: loss after the virtual step minus loss before."""
+    losses: Tensor
+    """`[m]`: loss before the virtual step."""
+    features: Tensor
+    """h `[m, d]`: representation before the virtual step."""
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+
+def cross_entropy_per_example(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy `[n]`, in float32 at least: half precision would drown small increments."""
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return functional.cross_entropy(precise, targets, reduction="none")
+
+
+def score(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    lr: float,
+    loss: Loss = cross_entropy_per_example,
+    forward: Forward | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    mode: Literal["eval", "train"] = "eval",
+    chunk: int | None = None,
+    prepare: Callable[[Tensor], Tensor] | None = None,
+) -> Scores:
+    """How the loss of each stored example would change after the next update.
+
+    The update is `virtual_step(model, lr, optimizer=optimizer)` along the gradients already in
+    `model`. Losses before, and features, come from one forward over the set, losses after from a
+    second one. The model and the random state are left exactly as they were; both forwards see the
+    same random numbers, so that dropout is not mistaken for an increment.
+
+    Args:
+        model: The model, with the stream gradient in its parameters' `.grad`.
+        inputs: Stored inputs `[m, ...]`, ready for the model unless `prepare` makes them so.
+        targets: Stored targets `[m, ...]`.
+        lr: Length of the virtual step.
+        loss: Per-example loss; cross entropy unless given.
+        forward: How to get features and logits; `model.forward_features` unless given. A network
+            that declares `conv_bn_pairs()` is run with its batch norms folded where that is exact:
+            in eval mode, in single or double precision, outside autocast.
+        optimizer: Takes the virtual step instead of plain SGD.
+        mode: Mode of the model in both forwards. `train` takes batch-norm statistics from the
+            scored examples, as the first interference-based retrieval did; increments then depend
+            on which examples share a chunk.
+        chunk: Examples at a time. None: a size that suits the forward in eval mode, the whole set
+            at once in train mode.
+        prepare: Turns a chunk of stored inputs into model inputs (to float, to the device).
+
+    Raises:
+        RuntimeError: if no parameter has a gradient.
+        ValueError: for inputs that do not match, or a loss or feature that is not finite, naming
+            the slot.
+    """
+    _check_arguments(inputs, targets, mode, chunk)
+    moving = moving_parameters(model, optimizer)
+    if forward is None:
+        forward = _own_forward(model, mode, moving[0].device)
+    if chunk is None and mode == "train":
+        chunk = len(inputs)
+    elif chunk is None:
+        chunk = FOLDED_CHUNK if isinstance(forward, FoldedForward) else DEFAULT_CHUNK
+    scored = _ScoredSet(inputs, targets, loss, prepare, chunk, moving[0].device)
+    with gradients_aside(list(model.parameters())), modules_restored(model):
+        model.train(mode == "train")
+        losses, features = scored.evaluate(forward, keep_features=True)
+    _check_losses(losses, "before", "the model, or the stored input")
+    with virtual_step(model, lr, optimizer=optimizer):
+        model.train(mode == "train")
+        after, _ = scored.evaluate(forward, keep_features=False)
+    _check_losses(after, "after", "the stream gradient, or take a smaller lr")
+    return Scores(after - losses, losses, check_features(features))
+
+
+@dataclass(frozen=True, eq=False)
+class _ScoredSet:
+    inputs: Tensor
+    targets: Tensor
+    loss: Loss
+    prepare: Callable[[Tensor], Tensor] | None
+    chunk: int
+    device: torch.device
+
+    def evaluate(self, forward: Forward, *, keep_features: bool) -> tuple[Tensor, Tensor]:
+        """Losses `[m]` and features `[m, d]` (`[0]` if not kept) of one forward over the set."""
+        if isinstance(forward, FoldedForward):
+            forward.refresh()
+        losses: list[Tensor] = []
+        features: list[Tensor] = []
+        # Both passes start from the caller's random state and hand it back unused.
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), torch.no_grad():
+            for start in range(0, len(self.inputs), self.chunk):
+                part = slice(start, start + self.chunk)
+                batch = self.inputs[part]
+                feature, logits = forward(self.prepare(batch) if self.prepare else batch)
+                value = self.loss(logits, self.targets[part].to(logits.device))
+                _check_outputs(feature, value, len(batch))
+                losses.append(value)
+                if keep_features:
+                    features.append(feature)
+            # Casts of autocast made without gradients must not serve a later training forward.
+            forget_casts()
+            return torch.cat(losses), torch.cat(features) if features else torch.empty(0)
+
+
+def _own_forward(model: nn.Module, mode: str, device: torch.device) -> Forward:
+    if not isinstance(model, FeatureModel):
+        raise ValueError(
+            f"{type(model).__name__} has no forward_features(x) -> (features, logits): add it, or "
+            "pass forward=..., a function that returns both"
+        )
+    folds = mode == "eval" and not torch.is_autocast_enabled(device.type) and can_fold(model)
+    return FoldedForward(model) if folds else model.forward_features
+
+
+def _check_arguments(inputs: Tensor, targets: Tensor, mode: str, chunk: int | None) -> None:
+    if len(inputs) == 0:
+        raise ValueError("there is nothing to score: pass at least one stored example")
+    if len(inputs) != len(targets):
+        raise ValueError(
+            f"{len(inputs)} inputs but {len(targets)} targets: both need one row per stored example"
+        )
+    if mode not in ("eval", "train"):
+        raise ValueError(f"mode must be 'eval' or 'train', got {mode!r}")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+
+
+def _check_outputs(features: Tensor, losses: Tensor, count: int) -> None:
+    if losses.shape != (count,):
+        raise ValueError(
+            f"the loss of {count} examples must have shape [{count}], got {list(losses.shape)}; "
+            "use a per-example loss (reduction='none')"
+        )
+    if features.ndim != 2 or len(features) != count:
+        raise ValueError(
+            f"features of {count} examples must have shape [{count}, d], got "
+            f"{list(features.shape)}; pool or flatten them"
+        )
+
+
+def _check_losses(losses: Tensor, when: str, suspect: str) -> None:
+    finite = losses.isfinite()
+    if bool(finite.all()):
+        return
+    slot = int((~finite).nonzero()[0])
+    raise ValueError(
+        f"the loss of slot {slot} {when} the virtual step is {float(losses[slot])}; check {suspect}"
+    )

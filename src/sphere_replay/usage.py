@@ -1,0 +1,16 @@
+"""Errors of usage: bad input from a person, answered in a sentence."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(Exception):
+    """Bad input from the command line; its message says what to do."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """A sentence for a name that does not exist, with the closest ones that do."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
+    return f"unknown {kind} {name!r}: {hint}"

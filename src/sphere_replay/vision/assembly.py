@@ -1,0 +1,55 @@
+"""From a configuration to a host with all its parts, each on its own random stream."""
+
+from sphere_replay.allocation import Sphere
+from sphere_replay.hosts import HOSTS, Host, HostParts
+from sphere_replay.memory import Admission, ClassBalanced, GreedyBalanced, Memory, Reservoir
+from sphere_replay.randomness import stream
+from sphere_replay.replay import Replay, selection_named
+from sphere_replay.vision.config import VisionConfig
+from sphere_replay.vision.models import build_model
+from sphere_replay.vision.specs import dataset_spec
+from sphere_replay.vision.transforms import pipeline
+
+
+def build_host(config: VisionConfig) -> Host:
+    """A host that has seen nothing yet."""
+    memory = Memory(config.capacity, _admission(config), generator=stream(config.seed, "admission"))
+    recipe = Sphere.vision(config.k_s, config.k_t, config.t_frac, alpha=config.alpha)
+    replay = Replay(
+        memory,
+        selection_named(config.select, recipe),
+        generator=stream(config.seed, "replay"),
+        every=config.every,
+        pool=config.pool,
+        replacement=config.replacement,
+        unit_mass=config.unit_mass,
+    )
+    views = pipeline(config.dataset)
+    parts = HostParts(
+        network=build_model(
+            config.dataset,
+            stream(config.seed, "initialization"),
+            head=config.head,
+            width=config.width,
+        ),
+        memory=memory,
+        replay=replay,
+        views=views if config.augment else views.without_augmentation(),
+        augmentation=stream(config.seed, "augmentation"),
+        num_classes=dataset_spec(config.dataset).num_classes,
+        lr=config.lr,
+        replay_batch=config.replay_batch,
+        virtual_lr=config.virtual_lr,
+        options=dict(config.options),
+    )
+    return HOSTS[config.host](parts)
+
+
+def _admission(config: VisionConfig) -> Admission:
+    match config.admission:
+        case "class-balanced":
+            return ClassBalanced()
+        case "greedy-balanced":
+            return GreedyBalanced()
+        case _:
+            return Reservoir()

@@ -1,0 +1,115 @@
+"""Everything that decides a vision run, as one flat value; its JSON form is the run's identity."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from sphere_replay.hosts import HOSTS
+from sphere_replay.replay import SELECTIONS
+from sphere_replay.usage import unknown
+from sphere_replay.vision.models import Head
+from sphere_replay.vision.noise import NoiseKind
+from sphere_replay.vision.specs import dataset_spec
+from sphere_replay.vision.stream import SplitBy
+
+ADMISSIONS = ("reservoir", "class-balanced", "greedy-balanced")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot run; the message says which value and what to do."""
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """A resolved run: nothing is decided anywhere else."""
+
+    dataset: str
+    host: str
+    select: str
+    noise: float
+    seed: int
+    noise_kind: str = "symmetric"
+    split_by: str = "noisy"
+    """Which label decides the task of a training example."""
+    limit: int | None = None
+    """Use this many examples of the stream, from all tasks alike."""
+    width: int = 64
+    """Channels of the ResNet's first stage."""
+    head: str = "linear"
+    augment: bool = True
+    capacity: int = 500
+    admission: str = "reservoir"
+    batch: int = 32
+    replay_batch: int = 32
+    lr: float = 0.1
+    virtual_lr: float = 0.1
+    """Length of the virtual step (η)."""
+    every: int = 4
+    """Rescore at every n-th step, and at the first of each task."""
+    pool: int | None = None
+    """Score this many memories, chosen anew at each rescoring; None scores all."""
+    k_s: int = 5
+    k_t: int = 25
+    t_frac: float = 0.5
+    alpha: float = 0.5
+    unit_mass: bool = False
+    """Replay at full strength whatever the mass s_w."""
+    replacement: bool = False
+    threads: int = 1
+    """CPU threads; sums are split by them, so results depend on it in the last digits."""
+    evaluate_every: int | None = None
+    """Steps between evaluations for the anytime curve; None evaluates after tasks only."""
+    options: dict[str, float] = field(default_factory=dict)
+    """The host's own constants; see the host's docstring."""
+
+    def __post_init__(self) -> None:
+        dataset_spec(self.dataset)
+        _one_of("host", self.host, HOSTS)
+        _one_of("select", self.select, SELECTIONS)
+        _one_of("noise_kind", self.noise_kind, [kind.value for kind in NoiseKind])
+        _one_of("split_by", self.split_by, [by.value for by in SplitBy])
+        _one_of("head", self.head, [head.value for head in Head])
+        _one_of("admission", self.admission, ADMISSIONS)
+        if not 0 <= self.noise < 1:
+            raise ConfigError(f"noise must lie in [0, 1), got {self.noise}; 0.4 corrupts 40%")
+        for name in (
+            "width",
+            "capacity",
+            "batch",
+            "replay_batch",
+            "lr",
+            "every",
+            "k_s",
+            "k_t",
+            "threads",
+        ):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.capacity < self.replay_batch and not self.replacement:
+            raise ConfigError(
+                f"the memory holds {self.capacity} examples but each step replays "
+                f"{self.replay_batch} distinct ones: raise capacity or lower replay_batch"
+            )
+        if self.pool is not None and self.pool < self.replay_batch and not self.replacement:
+            raise ConfigError(
+                f"a pool of {self.pool} candidates cannot give {self.replay_batch} distinct "
+                "memories: raise pool or lower replay_batch"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "VisionConfig":
+        """The inverse of `to_dict`."""
+        known = {entry.name for entry in fields(cls)}
+        unknown = sorted(set(saved) - known)
+        if unknown:
+            raise ConfigError(f"not part of a vision configuration: {', '.join(unknown)}")
+        return cls(**saved)
+
+
+def _one_of(name: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        raise ConfigError(unknown(name, value, known))

@@ -1,0 +1,125 @@
+"""Compressed images of Hugging Face `datasets` into one uint8 tensor."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sphere_replay.vision.specs import DataError, DatasetSpec
+
+_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Source:
+    """An opened split: `rows` is a `datasets` object, `size` its number of examples."""
+
+    rows: Any
+    size: int
+    origin: str
+    """File or hub id, for messages."""
+
+
+def require(module: str) -> ModuleType:
+    """Import an optional dependency, or say how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"{error.name} is not installed; images need it: pip install 'sphere-replay[vision]'"
+        ) from error
+
+
+def source_from_file(path: Path, spec: DatasetSpec) -> Source:
+    """Open one Parquet file; nothing but its footer is read yet."""
+    try:
+        footer = require("pyarrow.parquet").read_metadata(path)
+    except (OSError, ValueError) as error:  # Arrow's own errors derive from ValueError
+        raise DataError(f"{path} is not a readable Parquet file: {error}") from error
+    columns = [str(name) for name in footer.schema.to_arrow_schema().names]
+    _check_columns(columns, spec, str(path))
+    # Streaming reads the file in place; otherwise `datasets` would first copy it to its own cache.
+    rows = require("datasets").load_dataset(
+        "parquet", data_files={"rows": str(path)}, split="rows", streaming=True
+    )
+    return Source(rows, int(footer.num_rows), str(path))
+
+
+def source_from_hub(spec: DatasetSpec, split: str) -> Source:
+    """Download a split from the hub, or take it from the cache of `datasets`."""
+    datasets = require("datasets")
+    origin = f"{spec.hub} ({split})"
+    try:
+        rows = datasets.load_dataset(spec.hub, split=split)
+    except Exception as error:  # the hub client raises a dozen unrelated classes
+        raise DataError(
+            f"could not get {origin} from the Hugging Face hub: {error}. Check the network, or "
+            f"name a folder that holds {spec.name}/{split}.parquet (--data, or SPHERE_DATA)"
+        ) from error
+    _check_columns(rows.column_names, spec, origin)
+    return Source(rows, len(rows), origin)
+
+
+def decode(source: Source, spec: DatasetSpec, *, progress: bool) -> tuple[Tensor, Tensor]:
+    """Images uint8 `[n, c, h, w]` and labels int64 `[n]`; grey and palette images are converted."""
+    numpy = require("numpy")
+    channels, height, width = spec.shape
+    mode = "L" if channels == 1 else "RGB"
+    pixels = numpy.empty((source.size, height, width, channels), dtype=numpy.uint8)
+    labels = torch.empty(source.size, dtype=torch.int64)
+    rows = source.rows.select_columns([spec.image_column, spec.label_column])
+    rows = rows.cast_column(spec.image_column, require("datasets").Image())
+    done = 0
+    with _progress_bar(f"Decoding {source.origin}", source.size, show=progress) as advance:
+        for chunk in rows.iter(batch_size=_CHUNK):
+            for image, label in zip(
+                chunk[spec.image_column], chunk[spec.label_column], strict=True
+            ):
+                if image.size != (width, height):
+                    raise DataError(
+                        f"image {done} of {source.origin} is {image.width} x {image.height} "
+                        f"pixels, and {spec.name} has {width} x {height}"
+                    )
+                if not 0 <= label < spec.num_classes:
+                    raise DataError(
+                        f"label {label} of image {done} of {source.origin} lies outside "
+                        f"0..{spec.num_classes - 1}"
+                    )
+                converted = image if image.mode == mode else image.convert(mode)
+                pixels[done] = numpy.asarray(converted).reshape(height, width, channels)
+                labels[done] = label
+                done += 1
+            advance(len(chunk[spec.label_column]))
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), labels
+
+
+def _check_columns(found: list[str], spec: DatasetSpec, origin: str) -> None:
+    expected = [spec.image_column, spec.label_column]
+    if not set(expected) <= set(found):
+        raise DataError(
+            f"{origin} has the columns {', '.join(found)}; {spec.name} needs "
+            f"{' and '.join(expected)}, as in {spec.hub} on the hub"
+        )
+
+
+@contextmanager
+def _progress_bar(title: str, total: int, *, show: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error; silent without rich, or where nobody watches."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ModuleNotFoundError:
+        show = False
+    if not (show and sys.stderr.isatty()):
+        yield lambda _count: None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,46 @@
+"""Accuracy per class on clean test data, without and with the task identity."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sphere_replay.hosts import Host
+from sphere_replay.vision.datasets import ImageData
+from sphere_replay.vision.stream import ClassStream
+
+_CHUNK = 2000
+
+
+class Accuracies(NamedTuple):
+    """Accuracy of every class `[C]`; NaN for classes that are still to come."""
+
+    class_il: Tensor
+    """Predictions among all classes seen so far."""
+    task_il: Tensor
+    """Predictions among the classes of the example's own task."""
+
+
+def evaluate(host: Host, data: ImageData, stream: ClassStream, task: int) -> Accuracies:
+    """Accuracies after (or during) a task, on the test data of all tasks up to it."""
+    indices = torch.cat(stream.test_indices[: task + 1])
+    labels = stream.test_labels[indices]
+    parts = torch.split(indices, _CHUNK)
+    logits = torch.cat([host.predict(data.test_images[part]) for part in parts])
+    size = len(stream.tasks[0])
+    seen = size * (task + 1)
+    own_task = torch.arange(logits.shape[1]) // size == (labels // size)[:, None]
+    # NaN counts as the largest value: a network that gives NaN must not look right by accident.
+    logits = logits.nan_to_num(nan=-torch.inf)
+    among_seen = logits[:, :seen].argmax(dim=1) == labels
+    among_own = logits.masked_fill(~own_task, -torch.inf).argmax(dim=1) == labels
+    return Accuracies(
+        _per_class(among_seen, labels, stream.num_classes),
+        _per_class(among_own, labels, stream.num_classes),
+    )
+
+
+def _per_class(right: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    counts = labels.bincount(minlength=num_classes).double()
+    hits = labels.bincount(weights=right.double(), minlength=num_classes)
+    return hits / counts

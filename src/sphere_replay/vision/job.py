@@ -1,0 +1,202 @@
+"""A vision run as a sequence of steps that can stop after any of them and go on later."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sphere_replay.hosts import Batch, Step
+from sphere_replay.vision.assembly import build_host
+from sphere_replay.vision.config import VisionConfig
+from sphere_replay.vision.datasets import ImageData
+from sphere_replay.vision.evaluation import evaluate
+from sphere_replay.vision.stream import build_stream
+
+LOG_EVERY = 50
+
+
+class DivergenceError(RuntimeError):
+    """The loss stopped being a number."""
+
+
+@dataclass
+class ReplayTally:
+    """What replay was spent on, summed over the run."""
+
+    drawn: int = 0
+    drawn_mislabelled: int = 0
+    fair_mislabelled: float = 0.0
+    """Mislabelled memories that uniform draws of the same sizes would have given on average."""
+    draws: int = 0
+    mass: float = 0.0
+    effective_sample_size: float = 0.0
+    rescorings: int = 0
+
+
+class VisionJob:
+    """One configuration on one dataset. Labels, order and network are fixed by its seed."""
+
+    def __init__(self, config: VisionConfig, data: ImageData) -> None:
+        torch.set_num_threads(config.threads)
+        self.config = config
+        self._data = data
+        self.stream = build_stream(
+            data,
+            config.seed,
+            noise=config.noise,
+            noise_kind=config.noise_kind,
+            split_by=config.split_by,
+            limit=config.limit,
+        )
+        self._host = build_host(config)
+        self._schedule = [
+            (task, indices)
+            for task in range(len(self.stream.tasks))
+            for indices in self.stream.batches(task, config.batch)
+        ]
+        self._class_il: list[list[float]] = []
+        self._task_il: list[list[float]] = []
+        self._anytime: list[tuple[int, float]] = []
+        self._tally = ReplayTally()
+
+    def __len__(self) -> int:
+        """Steps of the run."""
+        return len(self._schedule)
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """What the run is about to see: the images, and their labels and order."""
+        return {"images": self._data.checksum, "stream": self.stream.digest}
+
+    @property
+    def status(self) -> str:
+        """A few words for the progress bar."""
+        if not self._anytime:
+            return "no accuracy yet"
+        return f"accuracy {100 * self._anytime[-1][1]:.1f}%"
+
+    def advance(self, step: int) -> dict[str, Any] | None:
+        """Take a step; a record for the log, if there is something worth a line."""
+        task, indices = self._schedule[step]
+        first = step == 0 or self._schedule[step - 1][0] != task
+        last = step + 1 == len(self) or self._schedule[step + 1][0] != task
+        if first:
+            self._host.start_task()
+        fair = self._mislabelled_share()
+        done = self._host.observe(self._batch(indices))
+        if not math.isfinite(done.loss) or not math.isfinite(done.replay_loss or 0.0):
+            raise DivergenceError(
+                f"the loss at step {step} is {done.loss} (replay {done.replay_loss}): the run has "
+                "diverged; try a lower lr"
+            )
+        self._count(done, fair)
+        if last:
+            self._host.end_task(last=step + 1 == len(self))
+        interval = self.config.evaluate_every
+        if last or (interval and (step + 1) % interval == 0):
+            self._evaluate(step, task, last=last)
+        if last or step % LOG_EVERY == 0:
+            return self._record(step, task, done)
+        return None
+
+    def results(self) -> dict[str, Any]:
+        """Deterministic results: accuracies per class after each task, costs, what was replayed."""
+        tally = self._tally
+        size = len(self.stream.tasks[0])
+        counts = self.stream.test_labels.bincount(minlength=self.stream.num_classes)
+        return {
+            "accuracy": {
+                "after_task": self._class_il,
+                "task_il": self._task_il,
+                "task_of_class": [label // size for label in range(self.stream.num_classes)],
+                "counts": counts.tolist(),
+                "anytime": [list(point) for point in self._anytime],
+            },
+            "replay": {
+                "noisy_lift": _ratio(tally.drawn_mislabelled, tally.fair_mislabelled),
+                "drawn_mislabelled_share": _ratio(tally.drawn_mislabelled, tally.drawn),
+                "mean_mass": _ratio(tally.mass, tally.draws),
+                "mean_effective_sample_size": _ratio(tally.effective_sample_size, tally.rescorings),
+            },
+            "costs": {
+                "stream_examples": len(self.stream),
+                "forward_per_example": self._host.costs.forward / len(self.stream),
+                "backward_per_example": self._host.costs.backward / len(self.stream),
+                "scored_per_example": self._host.costs.scored / len(self.stream),
+            },
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the remaining steps and the results depend on."""
+        return {
+            "host": self._host.state_dict(),
+            "class_il": self._class_il,
+            "task_il": self._task_il,
+            "anytime": [list(point) for point in self._anytime],
+            "tally": asdict(self._tally),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self._host.load_state_dict(state["host"])
+        self._class_il = [list(row) for row in state["class_il"]]
+        self._task_il = [list(row) for row in state["task_il"]]
+        self._anytime = [(int(step), float(value)) for step, value in state["anytime"]]
+        self._tally = ReplayTally(**state["tally"])
+
+    def _batch(self, indices: Tensor) -> Batch:
+        return Batch(
+            self._data.train_images[indices],
+            self.stream.labels[indices],
+            self.stream.clean_labels[indices],
+        )
+
+    def _mislabelled_share(self) -> float:
+        memory = self._host.memory
+        if len(memory) == 0:
+            return 0.0
+        return float((memory["y"] != memory["true"]).double().mean())
+
+    def _count(self, done: Step, fair: float) -> None:
+        tally, weighting = self._tally, self._host.replay.weighting
+        tally.drawn += done.drawn
+        tally.drawn_mislabelled += done.drawn_mislabelled
+        tally.fair_mislabelled += done.drawn * fair
+        if done.mass is not None:
+            tally.draws += 1
+            tally.mass += done.mass
+            if weighting is not None:
+                tally.rescorings += 1
+                tally.effective_sample_size += weighting.effective_sample_size
+
+    def _evaluate(self, step: int, task: int, *, last: bool) -> None:
+        accuracies = evaluate(self._host, self._data, self.stream, task)
+        seen = ~accuracies.class_il.isnan()
+        counts = self.stream.test_labels.bincount(minlength=self.stream.num_classes)[seen].double()
+        overall = (accuracies.class_il[seen] * counts).sum() / counts.sum()
+        self._anytime.append((step + 1, float(overall)))
+        if last:
+            self._class_il.append(_with_null(accuracies.class_il))
+            self._task_il.append(_with_null(accuracies.task_il))
+
+    def _record(self, step: int, task: int, done: Step) -> dict[str, Any]:
+        weighting = self._host.replay.weighting
+        return {
+            "step": step,
+            "task": task,
+            **asdict(done),
+            "effective_sample_size": weighting and weighting.effective_sample_size,
+            "accuracy": self._anytime[-1][1] if self._anytime else None,
+            **asdict(self._host.costs),
+        }
+
+
+def _with_null(values: Tensor) -> list[Any]:
+    return [None if math.isnan(value) else value for value in values.tolist()]
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,167 @@
+"""The networks of the vision experiments: an MLP for digits, ResNet-18 for small photographs.
+
+Every classifier is an embedding followed by a head, and shows both: SPHERE measures distances
+between embeddings, and gets them out of the same forward pass as the logits.
+"""
+
+from enum import StrEnum
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sphere_replay.randomness import seeded_initialization
+from sphere_replay.vision.specs import dataset_spec
+
+
+class Head(StrEnum):
+    """From features to logits."""
+
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+class CosineHead(nn.Module):
+    """Scores 10 cos(φ, w_c), without bias: `[n, d]` to `[n, C]`, all in (-10, 10)."""
+
+    scale = 10.0
+    epsilon = 1e-5
+    """Added to both norms: a feature of zeros has the scores zero instead of NaN."""
+
+    def __init__(self, num_features: int, num_classes: int) -> None:
+        super().__init__()
+        # Starts where a linear layer does; only the direction of a row matters.
+        self.weight = nn.Parameter(nn.Linear(num_features, num_classes, bias=False).weight.detach())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scores of the classes."""
+        cosines: Tensor = functional.linear(self._unit(features), self._unit(self.weight))
+        return cosines * self.scale
+
+    def _unit(self, rows: Tensor) -> Tensor:
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        return rows / (norms + self.epsilon)
+
+
+class Classifier(nn.Module):
+    """An embedding and a head; subclasses define `embed`."""
+
+    def __init__(self, num_features: int, num_classes: int, head: Head | str) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.num_classes = num_classes
+        build = CosineHead if Head(head) is Head.COSINE else nn.Linear
+        self.head: nn.Module = build(num_features, num_classes)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Features φ `[n, d]`, after the last ReLU and so never negative."""
+        raise NotImplementedError
+
+    def forward_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Features `[n, d]` and logits `[n, C]` of one pass."""
+        features = self.embed(images)
+        return features, self.head(features)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits `[n, C]`."""
+        return self.forward_features(images)[1]
+
+
+class MLP(Classifier):
+    """Input - 100 - 100 - C with ReLU; Xavier-uniform weights, biases zero."""
+
+    def __init__(
+        self, input_size: int, num_classes: int, *, hidden: int = 100, head: Head | str = "linear"
+    ) -> None:
+        super().__init__(hidden, num_classes, head)
+        self.hidden1 = nn.Linear(input_size, hidden)
+        self.hidden2 = nn.Linear(hidden, hidden)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """The second hidden activation; images of any shape are flattened."""
+        hidden = functional.relu(self.hidden1(images.flatten(1)))
+        return functional.relu(self.hidden2(hidden))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Maps `[n, inputs, h, w]` to `[n, outputs, h/stride, w/stride]`."""
+        hidden = functional.relu(self.bn1(self.conv1(maps)))
+        return functional.relu(self.bn2(self.conv2(hidden)) + self.shortcut(maps))
+
+
+class ResNet18(Classifier):
+    """ResNet-18 for images of 32 or 64 pixels: a 3x3 stem of stride 1 and no pooling after it.
+
+    `width` w gives stages of w, 2w, 4w, 8w channels and features of 8w numbers, the global average
+    of the last stage. 64 is the full network; 20 the reduced one of much online-learning code.
+    """
+
+    def __init__(
+        self, num_classes: int, *, width: int = 64, channels: int = 3, head: Head | str = "linear"
+    ) -> None:
+        if width < 1:
+            raise ValueError(f"width must be at least 1, got {width}; 64 is the full network")
+        super().__init__(8 * width, num_classes, head)
+        self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.layer1 = _stage(width, width, stride=1)
+        self.layer2 = _stage(width, 2 * width, stride=2)
+        self.layer3 = _stage(2 * width, 4 * width, stride=2)
+        self.layer4 = _stage(4 * width, 8 * width, stride=2)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """The last stage, averaged over its pixels."""
+        maps: Tensor = functional.relu(self.bn1(self.conv1(images)))
+        maps = self.layer4(self.layer3(self.layer2(self.layer1(maps))))
+        return maps.mean(dim=(2, 3))
+
+    def conv_bn_pairs(self) -> list[tuple[nn.Conv2d, nn.BatchNorm2d]]:
+        """Every convolution with the normalization that follows it, from the stem on."""
+        pairs = [(self.conv1, self.bn1)]
+        for block in self.modules():
+            if isinstance(block, BasicBlock):
+                pairs += [(block.conv1, block.bn1), (block.conv2, block.bn2)]
+                if len(block.shortcut):
+                    conv, bn = block.shortcut
+                    assert isinstance(conv, nn.Conv2d)
+                    assert isinstance(bn, nn.BatchNorm2d)
+                    pairs.append((conv, bn))
+        return pairs
+
+
+def _stage(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1))
+
+
+def build_model(
+    dataset: str, generator: torch.Generator, *, head: Head | str = "linear", width: int = 64
+) -> Classifier:
+    """The network of a dataset, initialized from `generator`: ResNet-18 for color, else the MLP.
+
+    Build on the CPU, then move. `width` concerns ResNet-18 only.
+    """
+    spec = dataset_spec(dataset)
+    channels, height, pixels = spec.shape
+    with seeded_initialization(generator):
+        if channels == 3:
+            return ResNet18(spec.num_classes, width=width, head=head)
+        return MLP(channels * height * pixels, spec.num_classes, head=head)

@@ -1,0 +1,189 @@
+"""The class-incremental stream: which examples come when, under which label.
+
+Classes are ordered at random and renamed by that order, so that task 0 has the ids 0..k-1, task 1
+the next k, and so on: ids increase with first appearance, which the losses of several hosts rely
+on. Labels are corrupted first; then the stream is split by the corrupted label, so every training
+label of a task lies in the task's own classes. Test examples belong to the task of their clean
+label.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from sphere_replay.randomness import stream
+from sphere_replay.vision.cache import fingerprint
+from sphere_replay.vision.datasets import ImageData, dataset_spec
+from sphere_replay.vision.noise import LOOKALIKES, NoiseKind, corrupt
+
+
+class SplitBy(StrEnum):
+    """Which label decides the task of a training example."""
+
+    NOISY = "noisy"
+    CLEAN = "clean"
+    """Training labels then leave the classes of their task when noise crosses tasks."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassStream:
+    """A stream of T tasks over C classes; all labels are ids of this stream, see `class_order`."""
+
+    class_order: Tensor
+    """`[C]`: `class_order[id]` is the dataset's own label of a class."""
+    labels: Tensor
+    """`[n]`: the noisy label of every training example, the one a learner sees."""
+    clean_labels: Tensor
+    """`[n]`: the true labels; for logging only."""
+    test_labels: Tensor
+    """`[n_test]`: clean."""
+    train_indices: tuple[Tensor, ...]
+    """Per task: examples of the training data, in the order of the stream."""
+    test_indices: tuple[Tensor, ...]
+    """Per task: examples of the test data."""
+
+    def __len__(self) -> int:
+        """Number of training examples in the stream."""
+        return sum(map(len, self.train_indices))
+
+    @property
+    def num_classes(self) -> int:
+        """C, over all tasks."""
+        return len(self.class_order)
+
+    @property
+    def tasks(self) -> tuple[range, ...]:
+        """The class ids of each task: consecutive, and increasing from task to task."""
+        size = self.num_classes // len(self.train_indices)
+        return tuple(range(start, start + size) for start in range(0, self.num_classes, size))
+
+    def batches(self, task: int, batch_size: int) -> Iterator[Tensor]:
+        """Training indices of a task, `batch_size` at a time; the last batch may be smaller."""
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        yield from torch.split(self.train_indices[task], batch_size)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of labels and order: two runs with equal digests saw the same stream."""
+        return fingerprint(self.to_tensors())
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """Everything as flat named tensors, ready for safetensors."""
+        return {
+            "class_order": self.class_order,
+            "labels": self.labels,
+            "clean_labels": self.clean_labels,
+            "test_labels": self.test_labels,
+            "train_indices": torch.cat(self.train_indices),
+            "train_sizes": torch.tensor([len(task) for task in self.train_indices]),
+            "test_indices": torch.cat(self.test_indices),
+            "test_sizes": torch.tensor([len(task) for task in self.test_indices]),
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "ClassStream":
+        """The inverse of `to_tensors`."""
+        names = ("class_order", "labels", "clean_labels", "test_labels")
+        parts = ("train_indices", "train_sizes", "test_indices", "test_sizes")
+        missing = [name for name in (*names, *parts) if name not in tensors]
+        if missing:
+            raise ValueError(f"these tensors are not a saved stream: {', '.join(missing)} missing")
+        return cls(
+            **{name: tensors[name] for name in names},
+            train_indices=torch.split(tensors["train_indices"], tensors["train_sizes"].tolist()),
+            test_indices=torch.split(tensors["test_indices"], tensors["test_sizes"].tolist()),
+        )
+
+
+def build_stream(
+    data: ImageData,
+    seed: int,
+    *,
+    noise: float = 0.0,
+    noise_kind: NoiseKind | str = NoiseKind.SYMMETRIC,
+    split_by: SplitBy | str = SplitBy.NOISY,
+    tasks: int | None = None,
+    shuffle_classes: bool = True,
+    limit: int | None = None,
+) -> ClassStream:
+    """The stream of a seed.
+
+    Class order, corruption and stream order come from random streams of their own: another noise
+    rate leaves the class order and the relative order of the examples unchanged.
+
+    Args:
+        data: Images with clean labels.
+        seed: Seed of the run.
+        noise: Rate rho in [0, 1).
+        noise_kind: Which labels are corrupted, and to what.
+        split_by: The label that decides the task of a training example.
+        tasks: Number of tasks; default: the dataset's own.
+        shuffle_classes: False keeps the dataset's order of classes.
+        limit: Keep this many examples. Every task keeps its first ones, in proportion to its
+            length and at least one, so that a short run still visits all tasks.
+    """
+    classes = data.num_classes
+    count = dataset_spec(data.name).tasks if tasks is None else tasks
+    if not 1 <= count <= classes or classes % count:
+        raise ValueError(
+            f"{classes} classes of {data.name} do not split into {count} equal tasks; "
+            f"possible: {', '.join(str(n) for n in range(1, classes + 1) if classes % n == 0)}"
+        )
+    split_by = SplitBy(split_by)
+    order = torch.arange(classes)
+    if shuffle_classes:
+        order = torch.randperm(classes, generator=stream(seed, "class order"))
+    noisy = corrupt(
+        data.train_labels,
+        noise,
+        classes,
+        stream(seed, "corruption"),
+        noise_kind,
+        LOOKALIKES.get(data.name),
+    )
+    rename = order.argsort()
+    labels, clean, test = rename[noisy], rename[data.train_labels], rename[data.test_labels]
+    task_size = classes // count
+    train_task = (labels if split_by is SplitBy.NOISY else clean) // task_size
+    # One shuffle of everything, of which each task takes its own: a uniform order in every task.
+    shuffled = torch.randperm(len(labels), generator=stream(seed, "stream order"))
+    train_indices = [shuffled[train_task[shuffled] == task] for task in range(count)]
+    lengths = _shortened([len(indices) for indices in train_indices], limit)
+    return ClassStream(
+        class_order=order,
+        labels=labels,
+        clean_labels=clean,
+        test_labels=test,
+        train_indices=tuple(
+            indices[:length] for indices, length in zip(train_indices, lengths, strict=True)
+        ),
+        test_indices=tuple(
+            (test // task_size == task).nonzero().flatten() for task in range(count)
+        ),
+    )
+
+
+def _shortened(lengths: Sequence[int], limit: int | None) -> list[int]:
+    """Lengths that add up to `limit`, in proportion to the given ones and at least 1."""
+    empty = [task for task, length in enumerate(lengths) if length == 0]
+    if empty:
+        raise ValueError(f"task {empty[0]} has no training examples; use fewer tasks or more data")
+    if limit is not None and limit < len(lengths):
+        raise ValueError(
+            f"limit must leave every task an example: at least {len(lengths)}, got {limit}"
+        )
+    if limit is None or limit >= sum(lengths):
+        return list(lengths)
+    # Beyond one each: the cumulative share, rounded down, so that nothing is lost to rounding.
+    spare, available = limit - len(lengths), sum(lengths) - len(lengths)
+    shortened, before, passed = [], 0, 0
+    for length in lengths:
+        passed += length - 1
+        until = spare * passed // available
+        shortened.append(1 + until - before)
+        before = until
+    return shortened
