@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS := report,dev
+EXTRAS := vision,dev
 
 .PHONY: demo test lint bench docs clean
 

@@ -7,7 +7,9 @@ indices = allocation.draw(32, replacement=False, generator=generator)
 """
 
 from sphere_replay.allocation import Allocation, Control, Sphere, allocate
+from sphere_replay.memory import Memory
+from sphere_replay.replay import SphereReplay
 
 __version__ = "0.1.0"
 
-__all__ = ["Allocation", "Control", "Sphere", "__version__", "allocate"]
+__all__ = ["Allocation", "Control", "Memory", "Sphere", "SphereReplay", "__version__", "allocate"]

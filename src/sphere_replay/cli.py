@@ -5,13 +5,14 @@ Bad input ends in one line on standard error and exit code 2, never in a traceba
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 from sphere_replay import __version__
 from sphere_replay.usage import UsageError, unknown
 
-COMMANDS: tuple[str, ...] = ("demo",)
+COMMANDS: tuple[str, ...] = ("ls", "show", "run", "sweep", "table", "plot", "search", "demo")
 """Names of modules in `sphere_replay.commands`; a new command is one module and one word here."""
 
 
@@ -59,4 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"sphere: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return int(code or 0)

@@ -21,7 +21,7 @@ def stream(first: int, last: int) -> dict[str, Tensor]:
     position = torch.arange(first, last)
     return {
         "x": (position[:, None] * torch.arange(1, 4)).to(torch.uint8),
-        "y": 10 - position // 30 + position % 3,  # classes arrive out of order
+        "y": 7 * (position // 10) % 8,  # classes arrive in falling order, and come back
         "logits": position[:, None].expand(-1, 5).float(),
     }
 
@@ -132,3 +132,14 @@ def test_incomplete_or_foreign_states_are_refused(policy: Callable[[], Admission
         build(policy()).load_state_dict(state | {"admission.temperature": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"damaged: 3 versions for [0-9]+ rows in 20 slots"):
         build(policy()).load_state_dict(state | {"versions": torch.arange(3)})
+
+
+@pytest.mark.parametrize("policy", [ClassBalanced, GreedyBalanced])
+def test_the_saved_slots_of_a_class_hold_that_class(policy: Callable[[], Admission]) -> None:
+    memory = build(policy())
+    offer(memory, 0, 200)
+    state = memory.state_dict()
+    owners = state["admission.classes"].repeat_interleave(state["admission.counts"])
+    assert torch.equal(memory["y"][state["admission.slots"]], owners)
+    assert state["admission.slots"].sort().values.tolist() == list(range(len(memory)))
+    assert sorted(state["admission.classes"].tolist()) == list(range(8))

@@ -11,8 +11,8 @@ from sphere_replay.experiments.folder import RunFolder, describe_environment
 from sphere_replay.experiments.log import RunLog
 from sphere_replay.experiments.trees import flatten, unflatten
 
-Report = Callable[[int, str], None]
-"""Told how many steps are done, and a few words about how it goes."""
+Report = Callable[[int, int, str], None]
+"""Told how many steps are done, of how many, and a few words about how it goes."""
 
 
 class Job(Protocol):
@@ -88,7 +88,7 @@ def run_job(
                 if record is not None:
                     log.append(record)
                 if report is not None:
-                    report(step, job.status)
+                    report(step, len(job), job.status)
                 if stop.requested or (step % checkpoint_every == 0 and step < len(job)):
                     state = {"step": step, "lines": log.sync(), "job": job.state_dict()}
                     save(folder.path, *flatten(state))

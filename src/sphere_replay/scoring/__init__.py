@@ -6,7 +6,6 @@ state returns bit for bit, so a run that scores and one that does not differ onl
 
 from sphere_replay.scoring.folding import FoldableModel, FoldedForward
 from sphere_replay.scoring.score import (
-    FeatureModel,
     Forward,
     Loss,
     Scores,
@@ -16,7 +15,6 @@ from sphere_replay.scoring.score import (
 from sphere_replay.scoring.virtual import virtual_step
 
 __all__ = [
-    "FeatureModel",
     "FoldableModel",
     "FoldedForward",
     "Forward",

@@ -8,7 +8,7 @@ captured graphs and flattened weights behind.
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -57,21 +57,43 @@ def gradients_aside(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
 
 @contextmanager
 def modules_restored(model: nn.Module) -> Iterator[None]:
-    """Buffers (batch-norm statistics and their counters) and the mode of every submodule return."""
-    modules = list(model.modules())
-    modes = [module.training for module in modules]
-    # A module may write into a buffer or put another tensor in its place: undo both.
-    slots = [dict(module._buffers) for module in modules]
-    buffers = [buffer for buffer in model.buffers() if _writable(buffer)]
-    with values_restored(buffers):
+    """The mode of every submodule and all buffers return."""
+    # Not module.train(): that recurses, and may be overridden to keep layers frozen.
+    modes = [(module, module.training) for module in model.modules()]
+    with buffers_restored(model):
         try:
             yield
         finally:
-            for module, training, slot in zip(modules, modes, slots, strict=True):
-                # Not module.train(): that recurses, and may be overridden to keep layers frozen.
+            for module, training in modes:
                 module.training = training
-                module._buffers.clear()
-                module._buffers.update(slot)
+
+
+@contextmanager
+def buffers_restored(model: nn.Module) -> Iterator[None]:
+    """Buffers, such as batch-norm statistics and their counters, return."""
+    # A module may write into a buffer or put another tensor in its place: undo both.
+    slots = [(module._buffers, dict(module._buffers)) for module in model.modules()]
+    buffers = {id(buffer): buffer for _, slot in slots for buffer in slot.values() if _held(buffer)}
+    with values_restored(list(buffers.values())):
+        try:
+            yield
+        finally:
+            for slot, saved in slots:
+                slot.clear()
+                slot.update(saved)
+
+
+@contextmanager
+def random_state_restored(device: torch.device) -> Iterator[None]:
+    """The global random state of the processor and of `device` return."""
+    state = torch.get_rng_state()
+    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        if on_device is not None:
+            torch.cuda.set_rng_state(on_device, device)
 
 
 @contextmanager
@@ -114,9 +136,9 @@ def forget_casts() -> None:
     torch.clear_autocast_cache()
 
 
-def _writable(buffer: Tensor) -> bool:
-    """False for expanded tensors: several entries are one number, nobody can write to them."""
-    return all(
+def _held(buffer: Tensor | None) -> TypeGuard[Tensor]:
+    """False for None and for expanded tensors, to which nobody can write."""
+    return buffer is not None and all(
         step != 0 or size < 2 for step, size in zip(buffer.stride(), buffer.shape, strict=True)
     )
 

@@ -1,33 +1,30 @@
 """Loss increments δ_i = ℓ(z_i; θ^v) - ℓ(z_i; θ) of stored examples: two forwards, nothing more."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sphere_replay.scoring.folding import FOLDED_CHUNK, FoldedForward, can_fold
-from sphere_replay.scoring.restoring import forget_casts, gradients_aside, modules_restored
-from sphere_replay.scoring.virtual import moving_parameters, virtual_step
+from sphere_replay.scoring.restoring import (
+    buffers_restored,
+    forget_casts,
+    modules_restored,
+    random_state_restored,
+)
+from sphere_replay.scoring.virtual import Step
 from sphere_replay.validation import check_features
 
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Inputs `[n, ...]` to features `[n, d]` and logits `[n, C]`."""
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Logits `[n, C]` and targets `[n, ...]` to one loss per example `[n]`."""
-DEFAULT_CHUNK = 256
+DEFAULT_CHUNK = 512
 """Examples at a time in eval mode unless the forward has a size of its own."""
-
-
-@runtime_checkable
-class FeatureModel(Protocol):
-    """A model that returns its features along with its logits, so that both cost one forward."""
-
-    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features `[n, d]` and logits `[n, C]` of inputs `[n, ...]`."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,21 +91,23 @@ def score(
             the slot.
     """
     _check_arguments(inputs, targets, mode, chunk)
-    moving = moving_parameters(model, optimizer)
+    step = Step(model, lr, optimizer)
     if forward is None:
-        forward = _own_forward(model, mode, moving[0].device)
+        forward = _own_forward(model, mode, step.device)
     if chunk is None and mode == "train":
         chunk = len(inputs)
     elif chunk is None:
         chunk = FOLDED_CHUNK if isinstance(forward, FoldedForward) else DEFAULT_CHUNK
-    scored = _ScoredSet(inputs, targets, loss, prepare, chunk, moving[0].device)
-    with gradients_aside(list(model.parameters())), modules_restored(model):
+    scored = _ScoredSet(inputs, targets, loss, prepare, chunk)
+    with modules_restored(model):
         model.train(mode == "train")
-        losses, features = scored.evaluate(forward, keep_features=True)
-    _check_losses(losses, "before", "the model, or the stored input")
-    with virtual_step(model, lr, optimizer=optimizer):
-        model.train(mode == "train")
-        after, _ = scored.evaluate(forward, keep_features=False)
+        # In train mode the first forward leaves statistics behind that the second must not see.
+        fresh = buffers_restored(model) if mode == "train" else nullcontext()
+        with fresh, random_state_restored(step.device):
+            losses, features = scored.evaluate(forward)
+        _check_losses(losses, "before", "the model and the stored input")
+        with step.taken(), random_state_restored(step.device):
+            after, _ = scored.evaluate(forward)
     _check_losses(after, "after", "the stream gradient, or take a smaller lr")
     return Scores(after - losses, losses, check_features(features))
 
@@ -120,39 +119,36 @@ class _ScoredSet:
     loss: Loss
     prepare: Callable[[Tensor], Tensor] | None
     chunk: int
-    device: torch.device
 
-    def evaluate(self, forward: Forward, *, keep_features: bool) -> tuple[Tensor, Tensor]:
-        """Losses `[m]` and features `[m, d]` (`[0]` if not kept) of one forward over the set."""
+    def evaluate(self, forward: Forward) -> tuple[Tensor, Tensor]:
+        """Losses `[m]` and features `[m, d]` of one forward over the set."""
         if isinstance(forward, FoldedForward):
             forward.refresh()
         losses: list[Tensor] = []
         features: list[Tensor] = []
-        # Both passes start from the caller's random state and hand it back unused.
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.no_grad():
+        with torch.no_grad():
             for start in range(0, len(self.inputs), self.chunk):
                 part = slice(start, start + self.chunk)
                 batch = self.inputs[part]
                 feature, logits = forward(self.prepare(batch) if self.prepare else batch)
-                value = self.loss(logits, self.targets[part].to(logits.device))
-                _check_outputs(feature, value, len(batch))
-                losses.append(value)
-                if keep_features:
-                    features.append(feature)
+                loss = self.loss(logits, self.targets[part].to(logits.device))
+                _check_outputs(feature, loss, len(batch))
+                losses.append(loss)
+                features.append(feature)
             # Casts of autocast made without gradients must not serve a later training forward.
             forget_casts()
-            return torch.cat(losses), torch.cat(features) if features else torch.empty(0)
+            return torch.cat(losses), torch.cat(features)
 
 
 def _own_forward(model: nn.Module, mode: str, device: torch.device) -> Forward:
-    if not isinstance(model, FeatureModel):
+    own: Forward | None = getattr(model, "forward_features", None)
+    if own is None:
         raise ValueError(
             f"{type(model).__name__} has no forward_features(x) -> (features, logits): add it, or "
             "pass forward=..., a function that returns both"
         )
     folds = mode == "eval" and not torch.is_autocast_enabled(device.type) and can_fold(model)
-    return FoldedForward(model) if folds else model.forward_features
+    return FoldedForward(model) if folds else own
 
 
 def _check_arguments(inputs: Tensor, targets: Tensor, mode: str, chunk: int | None) -> None:

@@ -38,76 +38,84 @@ def virtual_step(
     Raises:
         RuntimeError: if there is no gradient to follow.
     """
-    if not (lr >= 0 and math.isfinite(lr)):
-        raise ValueError(f"lr must be finite and not negative, got {lr}")
-    moving = moving_parameters(model, optimizer)
-    gradients = [_gradient(parameter) for parameter in moving]
-    # The optimizer may hold parameters outside the model, and steps on frozen ones too if they
-    # have a gradient left over: put every gradient aside, and hand out those to follow.
-    parameters = _distinct([*model.parameters(), *_parameters_of(optimizer)])
-    with (
-        optimizer_restored(optimizer) if optimizer is not None else nullcontext(),
-        gradients_aside(parameters),
-        modules_restored(model),
-        values_restored(moving),
-    ):
-        with writing():
-            if optimizer is None:
-                for parameter, gradient in zip(moving, gradients, strict=True):
-                    parameter.add_(gradient, alpha=-lr)
-            else:
-                _step(optimizer, lr, moving, gradients)
-        forget_casts()
+    step = Step(model, lr, optimizer)
+    with modules_restored(model), step.taken():
         yield
 
 
-def moving_parameters(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None = None
-) -> list[nn.Parameter]:
-    """The trainable parameters with a gradient that a step would change; at least one."""
-    ready = [p for p in model.parameters() if p.requires_grad and p.grad is not None]
-    if not ready:
-        raise RuntimeError(
-            "no trainable parameter of the model has a gradient: the virtual step follows the "
-            "stream gradient; call loss.backward() on the stream batch first, and "
-            "optimizer.zero_grad() only after scoring"
-        )
-    if optimizer is None:
-        return ready
-    held = [p for p in _parameters_of(optimizer) if p.requires_grad and p.grad is not None]
-    if {id(p) for p in held}.isdisjoint(id(p) for p in ready):
-        raise RuntimeError(
-            "the optimizer holds none of the model's parameters that have a gradient: pass the "
-            "optimizer that trains this model"
-        )
-    return _distinct(held)
+class Step:
+    """A virtual step that has been checked and can be taken; buffers and modes are not its concern.
+
+    Raises:
+        RuntimeError: if there is no gradient to follow.
+    """
+
+    def __init__(
+        self, model: nn.Module, lr: float, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        if not (lr >= 0 and math.isfinite(lr)):
+            raise ValueError(f"lr must be finite and not negative, got {lr}")
+        parameters = list(model.parameters())
+        moving = _ready(parameters)
+        if not moving:
+            raise RuntimeError(
+                "no trainable parameter of the model has a gradient: the virtual step follows the "
+                "stream gradient; call loss.backward() on the stream batch first, and "
+                "optimizer.zero_grad() only after scoring"
+            )
+        if optimizer is not None:
+            held = [p for group in optimizer.param_groups for p in group["params"]]
+            own, moving = moving, _ready(held)
+            if not _identities(own) & _identities(moving):
+                raise RuntimeError(
+                    "the optimizer holds none of the model's parameters that have a gradient: pass "
+                    "the optimizer that trains this model"
+                )
+            known = _identities(parameters)
+            parameters += [p for p in held if id(p) not in known]
+        self._lr = lr
+        self._optimizer = optimizer
+        self._parameters = parameters
+        self._moving = moving
+        self.device = moving[0].device
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Inside, the parameters have moved; afterward they, and the optimizer, are back."""
+        moves = [(p, p.grad) for p in self._moving if p.grad is not None]
+        # An optimizer steps on every parameter it holds that has a gradient, also on a frozen one
+        # with a gradient left over: put all gradients aside and hand out those to follow.
+        with (
+            optimizer_restored(self._optimizer) if self._optimizer else nullcontext(),
+            gradients_aside(self._parameters),
+            values_restored(self._moving),
+        ):
+            with writing():
+                if self._optimizer is None:
+                    for parameter, gradient in moves:
+                        parameter.add_(gradient, alpha=-self._lr)
+                else:
+                    _update(self._optimizer, self._lr, moves)
+            forget_casts()
+            yield
 
 
-def _step(
-    optimizer: torch.optim.Optimizer,
-    lr: float,
-    parameters: Sequence[nn.Parameter],
-    gradients: Sequence[Tensor],
+def _update(
+    optimizer: torch.optim.Optimizer, lr: float, moves: Sequence[tuple[nn.Parameter, Tensor]]
 ) -> None:
     for group in optimizer.param_groups:
         group["lr"] = lr
-    for parameter, gradient in zip(parameters, gradients, strict=True):
+    for parameter, gradient in moves:
         # A copy, because a step may unscale or clip gradients in place.
         parameter.grad = gradient.clone()
     optimizer.step()
-    for parameter in parameters:
+    for parameter, _ in moves:
         parameter.grad = None
 
 
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
+def _ready(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+    return [p for p in parameters if p.requires_grad and p.grad is not None]
 
 
-def _parameters_of(optimizer: torch.optim.Optimizer | None) -> list[nn.Parameter]:
-    groups = [] if optimizer is None else optimizer.param_groups
-    return [parameter for group in groups for parameter in group["params"]]
-
-
-def _distinct(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-    return list({id(parameter): parameter for parameter in parameters}.values())
+def _identities(parameters: Sequence[nn.Parameter]) -> set[int]:
+    return {id(parameter) for parameter in parameters}

@@ -1,0 +1,47 @@
+"""Pictures of finished runs: accuracy over the stream, forgetting per class, noisy lift.
+
+Example:
+  sphere sweep digits --seeds 5 --out runs && sphere plot digits --runs runs --out plots
+"""
+
+import argparse
+from pathlib import Path
+
+from sphere_replay.usage import UsageError, unknown
+
+SUMMARY = "draw accuracy, forgetting and noisy lift of a table's runs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `sphere plot`."""
+    parser.add_argument("table", metavar="TABLE", help="a table's name; `sphere ls` lists them")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="run folders"
+    )
+    parser.add_argument("--out", type=Path, default=Path("plots"), metavar="DIR", help="pictures")
+    parser.add_argument("--column", metavar="NAME", help="one column (default: the table's last)")
+    parser.add_argument("--seeds", type=int, default=1000, help="at most this many seeds")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draw what is finished."""
+    from sphere_replay.experiments.catalog import EVALUATION_SEEDS, TABLES
+    from sphere_replay.experiments.comparison import draw_comparison, summaries
+
+    if arguments.table not in TABLES:
+        raise UsageError(unknown("table", arguments.table, TABLES))
+    table = TABLES[arguments.table]
+    column = arguments.column or list(table.columns)[-1]
+    if column not in table.columns:
+        raise UsageError(unknown("column", column, table.columns))
+    cells = [
+        cell for cell in table.cells(EVALUATION_SEEDS[: arguments.seeds]) if cell.column == column
+    ]
+    if not summaries(cells, arguments.runs):
+        raise UsageError(
+            f"no finished runs of {arguments.table} in {arguments.runs}; make them with: "
+            f"sphere sweep {arguments.table} --out {arguments.runs}"
+        )
+    for path in draw_comparison(cells, arguments.runs, arguments.out):
+        print(path)
+    return 0

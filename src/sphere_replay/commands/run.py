@@ -1,0 +1,91 @@
+"""Run one learner on one noisy stream, and say what came out.
+
+Stopped in any way and started again with the same command, a run goes on where it was and ends with
+the same numbers to the last bit.
+
+Examples:
+  sphere run digits --host er --select sphere --noise 0.4
+  sphere run mnist --host er-ace --select sphere --noise 0.4 --seed 3 --data DIR
+"""
+
+import argparse
+import json
+import shlex
+import sys
+
+from sphere_replay.commands.options import (
+    add_output_options,
+    add_place_options,
+    add_run_options,
+    config_from,
+)
+from sphere_replay.usage import UsageError
+
+SUMMARY = "run one learner on one stream (resumes by itself)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `sphere run`."""
+    add_run_options(parser)
+    add_place_options(parser)
+    add_output_options(parser)
+    parser.add_argument(
+        "--checkpoint-every", type=int, default=500, metavar="STEPS", help="(default: 500)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run, with a progress bar unless asked otherwise."""
+    from sphere_replay.commands.progress import step_progress
+    from sphere_replay.experiments.folder import (
+        ConfigMismatchError,
+        DataMismatchError,
+        FolderBusyError,
+    )
+    from sphere_replay.experiments.launch import run_folder, run_vision
+    from sphere_replay.experiments.runner import Interrupted
+    from sphere_replay.vision.job import DivergenceError
+    from sphere_replay.vision.specs import DataError
+
+    config = config_from(arguments)
+    if arguments.checkpoint_every < 1:
+        raise UsageError("--checkpoint-every counts steps: at least 1")
+    quiet = arguments.quiet or arguments.json
+    try:
+        with step_progress(f"{config.host} · {config.select}", hidden=quiet) as report:
+            results = run_vision(
+                config,
+                arguments.out,
+                data=arguments.data,
+                checkpoint_every=arguments.checkpoint_every,
+                report=report,
+                progress=not quiet,
+            )
+    except (ConfigMismatchError, DataMismatchError, FolderBusyError, DataError) as error:
+        raise UsageError(str(error)) from error
+    except Interrupted as stop:
+        command = shlex.join(["sphere", *sys.argv[1:]])
+        print(f"{stop}. Nothing is lost; to go on: {command}", file=sys.stderr)
+        return 130
+    except DivergenceError as error:
+        print(f"sphere: {error}. The checkpoint before it was kept.", file=sys.stderr)
+        return 1
+    folder = run_folder(config, arguments.out)
+    if arguments.json:
+        print(json.dumps({"folder": str(folder.path), **results}))
+        return 0
+    _print_results(results)
+    print(f"\nEverything is in {folder.path}")
+    return 0
+
+
+def _print_results(results: dict[str, dict[str, float | None]]) -> None:
+    from sphere_replay.experiments.metrics import METRICS
+
+    for name, value in results["metrics"].items():
+        if value is not None:
+            print(f"{name:<22} {100 * value:6.2f}%   {METRICS[name].formula}")
+    for group in ("replay", "costs"):
+        for name, value in results[group].items():
+            if value is not None:
+                print(f"{name:<28} {value:.3f}")

@@ -1,0 +1,34 @@
+"""A preset fully resolved: every setting a run would have, and which the paper leaves open.
+
+Example:
+  sphere show mnist --host er-ace --select sphere --noise 0.4
+"""
+
+import argparse
+import json
+
+from sphere_replay.commands.options import add_run_options, config_from
+
+SUMMARY = "print every setting of a run"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `sphere show`."""
+    add_run_options(parser)
+    parser.add_argument("--json", action="store_true", help="machine-readable output only")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Resolve and print."""
+    from sphere_replay.vision.presets import is_open
+
+    config = config_from(arguments)
+    settings = config.to_dict()
+    if arguments.json:
+        left_open = [name for name in settings if is_open(config, name)]
+        print(json.dumps({"config": settings, "open": left_open}))
+        return 0
+    for name, value in settings.items():
+        note = "   (left open by the paper)" if is_open(config, name) else ""
+        print(f"{name:<15} {json.dumps(value)}{note}")
+    return 0

@@ -1,0 +1,64 @@
+"""Print a table: ours beside the paper's, with paired gains and their 95% confidence intervals.
+
+Numbers come from a file that `sphere sweep --save` wrote, or straight from run folders.
+
+Examples:
+  sphere table mnist
+  sphere table digits --runs runs --seeds 5
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from sphere_replay.usage import UsageError, unknown
+
+SUMMARY = "print a table beside the paper's"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `sphere table`."""
+    parser.add_argument("table", metavar="TABLE", help="a table's name; `sphere ls` lists them")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="folder of saved results (default: results)",
+    )
+    parser.add_argument("--runs", type=Path, metavar="DIR", help="read run folders instead")
+    parser.add_argument("--seeds", type=int, default=1000, help="with --runs: how many seeds")
+    parser.add_argument("--json", action="store_true", help="machine-readable output only")
+    parser.add_argument("--markdown", action="store_true", help="as Markdown")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build the cells and render them."""
+    from sphere_replay.experiments.catalog import EVALUATION_SEEDS, TABLES
+    from sphere_replay.experiments.collection import as_results, collect, load_collection
+    from sphere_replay.experiments.render import to_json, to_markdown, to_rich
+    from sphere_replay.experiments.tables import build_rows
+
+    if arguments.table not in TABLES:
+        raise UsageError(unknown("table", arguments.table, TABLES))
+    table = TABLES[arguments.table]
+    if arguments.runs is not None:
+        cells = table.cells(EVALUATION_SEEDS[: arguments.seeds])
+        runs = collect(cells, arguments.runs)
+        place, remedy = arguments.runs, f"sphere sweep {arguments.table} --out {arguments.runs}"
+    else:
+        place = arguments.results / f"{arguments.table}.json"
+        remedy = f"sphere sweep {arguments.table} --save {place}"
+        runs = load_collection(place) if place.is_file() else []
+    if not runs:
+        raise UsageError(f"no results in {place}; make them with: {remedy}")
+    rows = build_rows(table.spec, as_results(runs))
+    if arguments.json:
+        print(json.dumps(to_json(table.spec, rows)))
+    elif arguments.markdown:
+        print(to_markdown(table.spec, rows))
+    else:
+        from rich.console import Console
+
+        Console().print(to_rich(table.spec, rows))
+    return 0
