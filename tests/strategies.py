@@ -5,22 +5,14 @@ Everything is float64, so that a test compares mathematics and not precision.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-T = TypeVar("T", bound=Callable[..., Any])
-
-
-class Draw(Protocol):
-    """What `st.composite` hands to a strategy."""
-
-    def __call__(self, strategy: st.SearchStrategy[Any]) -> Any:
-        """One value of the strategy."""
-        ...
+Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -44,7 +36,7 @@ class Scored:
     tau: float
 
 
-def examples(count: int) -> Callable[[T], T]:
+def examples(count: int) -> Callable[[Test], Test]:
     """A property checked on `count` examples, the same ones at every run."""
     return settings(
         deadline=None,
@@ -71,10 +63,10 @@ def vectors(size: int, low: float = -5.0, high: float = 5.0) -> st.SearchStrateg
 
 
 @st.composite
-def features(draw: Draw, min_size: int = 1, max_size: int = 12) -> Tensor:
+def features(draw: st.DrawFn, min_size: int = 1, max_size: int = 12) -> Tensor:
     """Feature rows `[m, d]`: fresh, repeated, nearly repeated, rescaled or zero."""
     size, dim = draw(st.integers(min_size, max_size)), draw(st.integers(2, 4))
-    rows: list[Tensor] = [draw(vectors(dim, -1, 1))]
+    rows = [draw(vectors(dim, -1, 1))]
     while len(rows) < size:
         earlier = rows[draw(st.integers(0, len(rows) - 1))]
         match draw(st.sampled_from(["fresh", "fresh", "same", "near", "longer", "zero"])):
@@ -92,9 +84,9 @@ def features(draw: Draw, min_size: int = 1, max_size: int = 12) -> Tensor:
 
 
 @st.composite
-def increments(draw: Draw, size: int, min_decade: int = -6, max_decade: int = 6) -> Tensor:
+def increments(draw: st.DrawFn, size: int, min_decade: int = -6, max_decade: int = 6) -> Tensor:
     """Loss changes `[size]`: of mixed or one sign, a lone spike, all the same; of any scale."""
-    base: Tensor = draw(vectors(size, -1, 1))
+    base = draw(vectors(size, -1, 1))
     match draw(st.sampled_from(["mixed", "mixed", "rising", "falling", "spike", "constant"])):
         case "rising":
             base = base.abs()
@@ -105,19 +97,20 @@ def increments(draw: Draw, size: int, min_decade: int = -6, max_decade: int = 6)
             base[draw(st.integers(0, size - 1))] = 1.0
         case "constant":
             base = base[:1].repeat(size)
-    scale: float = draw(magnitudes(min_decade, max_decade))
-    return base * scale
+    return base * draw(magnitudes(min_decade, max_decade))
 
 
 @st.composite
-def scored_features(draw: Draw, min_size: int = 1, max_size: int = 12) -> tuple[Tensor, Tensor]:
+def scored_features(
+    draw: st.DrawFn, min_size: int = 1, max_size: int = 12
+) -> tuple[Tensor, Tensor]:
     """Increments `[m]` and features `[m, d]`."""
-    rows: Tensor = draw(features(min_size, max_size))
+    rows = draw(features(min_size, max_size))
     return draw(increments(len(rows))), rows
 
 
 @st.composite
-def costs(draw: Draw, size: int) -> Tensor:
+def costs(draw: st.DrawFn, size: int) -> Tensor:
     """Symmetric, non-negative `[size, size]` with a zero diagonal; no triangle inequality."""
     matrix = torch.zeros(size, size, dtype=torch.float64)
     i, j = torch.triu_indices(size, size, offset=1)
@@ -127,7 +120,7 @@ def costs(draw: Draw, size: int) -> Tensor:
 
 
 @st.composite
-def problems(draw: Draw, min_size: int = 1, max_size: int = 7) -> Problem:
+def problems(draw: st.DrawFn, min_size: int = 1, max_size: int = 7) -> Problem:
     """Transport problems with risks of any sign."""
     size = draw(st.integers(min_size, max_size))
     return Problem(
@@ -139,7 +132,7 @@ def problems(draw: Draw, min_size: int = 1, max_size: int = 7) -> Problem:
 
 
 @st.composite
-def scored(draw: Draw, min_size: int = 1, max_size: int = 8) -> Scored:
+def scored(draw: st.DrawFn, min_size: int = 1, max_size: int = 8) -> Scored:
     """Increments of order one on arbitrary costs."""
     size = draw(st.integers(min_size, max_size))
     return Scored(
@@ -152,7 +145,7 @@ def scored(draw: Draw, min_size: int = 1, max_size: int = 8) -> Scored:
 
 
 @st.composite
-def sampling_weights(draw: Draw, min_size: int = 1, max_size: int = 12) -> Tensor:
+def sampling_weights(draw: st.DrawFn, min_size: int = 1, max_size: int = 12) -> Tensor:
     """Non-negative weights `[m]`, some of them zero, over up to twelve decades."""
     size = draw(st.integers(min_size, max_size))
     entry = st.one_of(st.just(0.0), numbers(0.1, 1), magnitudes(-6, 6))

@@ -348,7 +348,7 @@ def inflation(request: pytest.FixtureRequest) -> tuple[float, dict[float, Tensor
     slope = float(request.param)
     cost, field = noisy_line(slope)
     values = {}
-    for temperature in (0.02, 0.6):
+    for temperature in (0.02, 0.2):
         recipe = Sphere(eps_s=0.3, eps_t=0.3, tau=temperature / 0.3, distance=Precomputed())
         truth = transport_value(field.relu(), cost, 0.3, temperature / 0.3).item()
         drawn = (field[:, None] + residuals(len(field), 1000, 0.5)).T
@@ -384,15 +384,7 @@ class TestInflation:
             )
             uncertainty = 4 * float(risen.std()) / math.sqrt(len(risen))
             assert float(risen.mean()) + uncertainty <= bound
-            assert bound == plain if temperature < 0.1 else bound <= plain
-        smaller = [
-            transport_inflation_bound(
-                geometry, 0.3, lipschitz=slope, noise=0.5, temperature=temperature
-            )
-            < plain
-            for temperature in (0.02, 0.2)
-        ]
-        assert smaller == [False, True]
+            assert (bound < plain) == (temperature == 0.2)
 
     @pytest.mark.parametrize("failure", [0.5, 0.1, 0.01])
     def test_deviation_form_fails_at_most_as_often_as_stated(
@@ -424,7 +416,8 @@ class TestInflation:
                 geometry, case.eps_s, lipschitz=lipschitz, noise=noise, **form
             )
 
-        assert bound() == pytest.approx(sum(reference.transport_noise_bound(*setting)))
+        expected = sum(reference.transport_noise_bound(*setting))
+        assert bound() == pytest.approx(expected, rel=ROUNDING)
         sharp = sum(reference.transport_noise_bound_temperature(*setting, temperature))
         assert bound(temperature=temperature) == pytest.approx(sharp, rel=ROUNDING)
         likely = sum(reference.transport_noise_bound(*setting, failure))

@@ -176,10 +176,11 @@ def test_the_two_paths_are_chosen_by_the_threshold() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("temperature", [1e-1, 1e-2, 1e-3, 1e-5])
+@pytest.mark.parametrize("apart", [1, 1000], ids=["near", "isolated"])
 def test_risks_many_temperatures_apart_match_the_reference(
-    dtype: torch.dtype, temperature: float
+    dtype: torch.dtype, temperature: float, apart: float
 ) -> None:
-    cost = torch.tensor([[0, 1, 4], [1, 0, 2], [4, 2, 0]], dtype=dtype)
+    cost = apart * torch.tensor([[0, 1, 4], [1, 0, 2], [4, 2, 0]], dtype=dtype)
     risk = torch.tensor([0.0, 3.0, 2.5], dtype=torch.float64)
     solved = transport(build_geometry(cost, Precomputed()), 0.5, temperature, risk)
     _, target, value = reference.transport(risk.tolist(), cost.tolist(), 0.5, temperature)

@@ -4,7 +4,6 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +23,15 @@ from sphere_replay.benchmarks.allocate import (
     targets,
     workload,
 )
-from sphere_replay.benchmarks.naive import keops_weights, naive_weights, pot_weights
-from sphere_replay.cli import UsageError
+from sphere_replay.benchmarks.naive import (
+    Allocator,
+    keops_weights,
+    naive_weights,
+    pot_weights,
+    topk_weights,
+)
 from sphere_replay.commands import bench
+from sphere_replay.usage import UsageError
 
 
 def silent(done: int, total: int, label: str) -> None:
@@ -48,18 +53,19 @@ def coherent_risk(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return 3 * side + 0.1 * torch.randn(size, generator=generator), features
 
 
-@pytest.mark.parametrize("size", [40, 301])
-def test_naive_transcription_agrees_where_weights_are_far_from_uniform(size: int) -> None:
+@pytest.mark.parametrize("transcription", [naive_weights, topk_weights])
+@pytest.mark.parametrize("size", [20, 40, 301])
+def test_transcriptions_agree_where_weights_are_far_from_uniform(
+    size: int, transcription: Allocator
+) -> None:
     increments, features = coherent_risk(size)
     expected = allocate(increments, features, Sphere.vision()).weights
     assert float(expected.max()) > 1.5 * float(expected.min())
-    torch.testing.assert_close(naive_weights(increments, features), expected, rtol=1e-4, atol=0)
+    torch.testing.assert_close(transcription(increments, features), expected, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize(("package", "peer"), [("ot", pot_weights), ("pykeops", keops_weights)])
-def test_peers_agree_with_the_library(
-    package: str, peer: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-) -> None:
+def test_peers_agree_with_the_library(package: str, peer: Allocator) -> None:
     if package not in sys.modules:
         pytest.importorskip(package)
     increments, features = coherent_risk(200)
@@ -180,7 +186,7 @@ def test_limits_decide_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
         least_seconds=0,
     )
     takers = [set(cell.seconds) for cell in measure_cells(plan, silent)]
-    assert takers[0] == {"sphere", "gemm", "naive", "gemm_into"}
+    assert takers[0] == {"sphere", "gemm", "naive", "topk", "gemm_into"}
     assert takers[1] == {"sphere", "gemm", "gemm_into", "dense", "tiled", "unkept"}
     assert takers[2] == {"sphere", "gemm", "dense", "tiled", "unkept"}
     assert takers[3] == {"sphere", "gemm", "tiled"}
@@ -279,7 +285,7 @@ def test_page_has_table_machine_targets_and_command(
     assert page.startswith("# Performance\n")
     assert "`sphere bench allocate --quick --sizes 20 60 --dims 8 --markdown page.md`" in page
     assert f"torch {torch.__version__}" in page
-    assert "| m | d | sphere ms | naive / sphere |" in page
+    assert "| m | d | sphere ms | naive / sphere | topk / sphere |" in page
     assert "| times a bare GEMM, m = 4000, d = 512 | at most 2 | - | not measured |" in page
     assert "naive / sphere" not in capsys.readouterr().err
     rows = [line for line in page.splitlines() if line.startswith(("| 20 ", "| 60 "))]

@@ -42,7 +42,6 @@ def sample(
     mass = precise.sum()
     size = len(weights)
     if scheme is Scheme.SYSTEMATIC:
-        _check_count(count, size, distinct=True)
         inclusion = inclusion_probabilities(precise, count)
         indices = _draw_systematic(inclusion, count, generator)
         coefficients = precise[indices] / inclusion[indices]
@@ -76,11 +75,11 @@ def inclusion_probabilities(weights: Tensor, count: int) -> Tensor:
 
     Where fewer than `count` weights are positive, those are certain and the others share the rest.
     """
-    positive = weights > 0
-    if int(positive.sum()) <= count:
-        rest = (~positive).sum().clamp(min=1)
-        filling = (count - positive.sum()) / rest
-        return torch.where(positive, 1.0, filling.to(weights.dtype))
+    _check_count(count, len(weights), distinct=True)
+    likely = int((weights > 0).sum())
+    if likely <= count:
+        filling = (count - likely) / max(1, len(weights) - likely)
+        return torch.full_like(weights, filling).masked_fill_(weights > 0, 1.0)
     ordered, order = weights.sort(descending=True)
     # Memory k (in falling order) is certain if, with all larger ones certain, its share reaches 1.
     tail = ordered.flip(0).cumsum(0).flip(0)

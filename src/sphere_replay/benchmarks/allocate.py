@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from sphere_replay.allocation import Sphere, allocate
 from sphere_replay.benchmarks import Progress, Report, Target
-from sphere_replay.benchmarks.naive import available_peers, naive_weights
+from sphere_replay.benchmarks.naive import available_peers, naive_weights, topk_weights
 from sphere_replay.benchmarks.timing import all_threads, describe_machine, interleave, peak_memory
 from sphere_replay.geometry import DenseGeometry, SquaredEuclidean, TiledGeometry
 from sphere_replay.geometry.tiled import DEFAULT_BUDGET
@@ -95,6 +95,7 @@ class Cell:
 
 RATIOS = {
     "naive / sphere": ("naive", "sphere"),
+    "topk / sphere": ("topk", "sphere"),
     "sphere / gemm": ("sphere", "gemm"),
     "sphere / gemm into": ("sphere", "gemm_into"),
     "tiled / dense": ("tiled", "dense"),
@@ -105,8 +106,9 @@ RATIOS = {
 
 LEGEND = (
     "m memories with d features each, standard normal, float32. `naive` is Algorithm 1 of the "
-    "paper written down with dense matrices and fully sorted rows; it is left out where these "
-    f"matrices take gigabytes (m > {Plan.naive_up_to}). `gemm` is `H @ H.T` alone; `gemm into` "
+    "paper written down with dense matrices and fully sorted rows, `topk` the same with "
+    "`torch.topk` in place of the sort; both are left out where their matrices take gigabytes "
+    f"(m > {Plan.naive_up_to}). `gemm` is `H @ H.T` alone; `gemm into` "
     "writes the products into memory that is already there.",
     f"From m = {Plan.tiled_from} on the library chooses tiles by itself: `tiled` keeps the "
     f"distances that fit into {DEFAULT_BUDGET >> 20} MiB, `unkept` none (every tile is made anew "
@@ -122,12 +124,14 @@ NOTES = (
     "exponential and the product with a vector, so after the distances a pass costs one read of "
     "memory. The plan is never formed: q* takes two kernel products.",
     "What the naive version spends most of its time on is sorting whole rows for two neighbour "
-    "radii; here groups of columns are compared by their minima and only the few that can hold "
-    "near neighbours are looked into. Beyond the memory budget, tiles that were not kept are made "
-    "again in each pass, so time then follows the products: the larger d, the more a tile is worth "
-    "keeping. Features in tight clusters (kernel scales below about a tenth of their squared "
-    "norm) take float64 products instead, several times slower than in this table; the naive "
-    "version stays in float32 there and loses digits.",
+    "radii, and `topk` shows how much of the gain a partial selection alone brings. Here groups of "
+    "columns are compared by their minima, and only the few that can hold near neighbours are "
+    "looked into. Beyond the memory budget, tiles that were not kept are made again in each pass, "
+    "so time then follows the products: the larger d, the more a tile is worth keeping.",
+    "Two things this table does not show. Features in tight clusters (kernel scales below about a "
+    "tenth of their squared norm) take float64 products, several times slower, and are then hardly "
+    "faster than the naive version, which stays in float32. And many short parallel steps suffer "
+    "more than a few long ones when other work keeps the cores busy.",
 )
 
 
@@ -247,6 +251,7 @@ def _allocators(increments: Tensor, features: Tensor) -> dict[str, Call]:
     return {
         "sphere": lambda: allocate(increments, features, recipe),
         "naive": lambda: naive_weights(increments, features),
+        "topk": lambda: topk_weights(increments, features),
         "dense": lambda: allocate(increments, DenseGeometry(distance.source(features)), recipe),
         "tiled": lambda: allocate(increments, TiledGeometry(distance.source(features)), recipe),
         "unkept": lambda: allocate(increments, unkept(), recipe),
@@ -257,7 +262,8 @@ def _contestants(plan: Plan, size: int, dim: int) -> dict[str, Call]:
     """Whoever takes part at this size, in the order of their turns."""
     increments, features = inputs(size, dim)
     allocators = _allocators(increments, features)
-    taking_part = {"sphere": True, "naive": size <= plan.naive_up_to}
+    small = size <= plan.naive_up_to
+    taking_part = {"sphere": True, "naive": small, "topk": small}
     if plan.tiled_from <= size <= plan.dense_up_to:
         # Where the library itself chooses tiles, `sphere` is `tiled`.
         held = size * (size + 1) // 2 * features.itemsize

@@ -1,6 +1,7 @@
 """Algorithm 1 written down from the paper, line by line: what the library is measured against.
 
-Vision's scales (`Sphere.vision()`) on dense m x m matrices. The peers do the same with the tools of
+Vision's scales (`Sphere.vision()`) on dense m x m matrices, with rows sorted or, better, searched
+for their nearest neighbours only. The peers do the same with the tools of
 other packages, as far as these reach:
 
 - POT: the plan. The paper's problem fixes the columns of the plan and leaves its rows free, which
@@ -25,6 +26,11 @@ Allocator = Callable[[Tensor, Tensor], Tensor]
 def naive_weights(increments: Tensor, features: Tensor) -> Tensor:
     """w̄ `[m]` from δ `[m]` and h `[m, d]`, holding C, K, S and Π."""
     return _dense_weights(increments, features, _softmax_plan)
+
+
+def topk_weights(increments: Tensor, features: Tensor) -> Tensor:
+    """The same without sorting: only as many neighbours of each row as the scales ask for."""
+    return _dense_weights(increments, features, _softmax_plan, _nearest)
 
 
 def pot_weights(increments: Tensor, features: Tensor) -> Tensor:
@@ -66,15 +72,25 @@ def available_peers() -> dict[str, Allocator]:
     return {name: peer for name, (package, peer) in peers.items() if find_spec(package)}
 
 
+def _sorted(cost: Tensor) -> Tensor:
+    return cost.sort(dim=1).values
+
+
+def _nearest(cost: Tensor) -> Tensor:
+    return cost.topk(min(K_T + 1, len(cost)), dim=1, largest=False).values
+
+
 def _dense_weights(
-    increments: Tensor, features: Tensor, plan: Callable[[Tensor, Tensor, Tensor], Tensor]
+    increments: Tensor,
+    features: Tensor,
+    plan: Callable[[Tensor, Tensor, Tensor], Tensor],
+    order: Callable[[Tensor], Tensor] = _sorted,
 ) -> Tensor:
     size = len(features)
     h = normalize(features, dim=1)
     cost = torch.cdist(h, h).square()
     cost.fill_diagonal_(0)
-    ordered = cost.sort(dim=1).values
-    eps_s, eps_t = _bandwidths(ordered, min(K_S, size - 1), min(K_T, size - 1))
+    eps_s, eps_t = _bandwidths(order(cost), min(K_S, size - 1), min(K_T, size - 1))
     temperature = _temperature(increments)
     kernel = torch.exp(-cost / eps_s)
     smoothing = kernel / kernel.sum(dim=1, keepdim=True)

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from sphere_replay.benchmarks import Report, Target
-from sphere_replay.cli import UsageError
+from sphere_replay.usage import UsageError
 
 SUMMARY = "measure how fast the library is on this machine"
 

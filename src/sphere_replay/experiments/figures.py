@@ -21,13 +21,17 @@ from sphere_replay.experiments.statistics import Spread, mean, standard_deviatio
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    Array = NDArray[float64]
 
 T = TypeVar("T")
 Panels = dict[str, dict[str, list[T]]]
 """What is drawn: by column, then by method, an entry per seed."""
 
-HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#56B4E9")
-"""Okabe and Ito's colors, which color-blind readers tell apart; without yellow, too pale here."""
+HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#5A5A5A", "#56B4E9")
+"""Okabe and Ito's colors, which color-blind readers tell apart; gray for black, no pale yellow."""
 _MARKERS = "os^DvPXp"
 _PALE = 0.36
 _DARK = (0.0, -0.35, -0.6)
@@ -110,9 +114,11 @@ def task_ends(record: AccuracyRecord) -> tuple[int, ...]:
 
     The record stores accuracies after tasks without their steps, and anytime points without their
     tasks. They meet in the value: Σ_c n_c a[t, c] / Σ_c n_c over the classes seen. Where several
-    points share it, an evaluation outside the regular interval is the end of a task, and so is
-    rather the latest: the same classes saturate within a task, not across two.
+    points share it, one outside the regular interval is taken, then the latest: accuracy stands
+    still within a task more often than across two.
     """
+    if len(record.anytime) == len(record.after_task):
+        return tuple(step for step, _ in record.anytime)
     interval = record.anytime[0][0]
     ends: list[int] = []
     for task in reversed(range(len(record.after_task))):
@@ -161,6 +167,7 @@ def accuracy_figure(runs: Sequence[RunSummary]) -> "Figure":
         empty.set_axis_off()
     highest = 0.0
     finals: list[dict[str, tuple[float, float]]] = []
+    # The last row may have a place to spare.
     for axes, (column, methods) in zip(grid, panels.items(), strict=False):
         counts = {len(curve.ends) for curves in methods.values() for curve in curves}
         if len(counts) > 1:
@@ -171,15 +178,7 @@ def accuracy_figure(runs: Sequence[RunSummary]) -> "Figure":
         ends = np.mean([curve.ends for curves in methods.values() for curve in curves], axis=0)
         finals.append({})
         for method, curves in methods.items():
-            # Label noise makes tasks a little longer or shorter from seed to seed. Stretched to
-            # their mean length, a drop at a boundary is averaged with the drops of other seeds.
-            places = [np.interp(c.steps, (0, *c.ends), (0, *ends)) for c in curves]
-            first, last = max(p[0] for p in places), min(p[-1] for p in places)
-            steps = np.unique(np.concatenate(places).round(6))
-            steps = steps[(steps >= first - 1e-6) & (steps <= last + 1e-6)]
-            values = 100 * np.stack(
-                [np.interp(steps, p, c.values) for p, c in zip(places, curves, strict=True)]
-            )
+            steps, values = _aligned(curves, ends)
             center, spread = values.mean(0), values.std(0)
             style = styles[method]
             axes.plot(steps, center, color=style.color, ls=style.line, lw=2.0, label=method)
@@ -240,8 +239,8 @@ def forgetting_figure(runs: Sequence[RunSummary]) -> "Figure":
             if len(tasks) * len(methods) <= 80:  # more stems than that would hide the dots
                 axes.vlines(places, 0, heights, color=style.color, lw=1.6, alpha=0.6)
             size = 46 if len(tasks) <= 20 else 16
-            dots = axes.scatter(places, heights, size, [style.color], style.marker, label=method)
-            dots.set(zorder=3, clip_on=False)
+            dots = axes.scatter(places, heights, size, [style.color], marker=style.marker)
+            dots.set(label=method, zorder=3, clip_on=False)
             average, half = mean(heights), 0.3 * width
             axes.plot([summary - half, summary + half], [average] * 2, color=style.color, lw=3.5)
             finals[method] = (summary + half, average)
@@ -254,12 +253,12 @@ def forgetting_figure(runs: Sequence[RunSummary]) -> "Figure":
         step = 1 if len(tasks) <= 20 else 10
         axes.set_xticks(range(0, len(tasks), step), range(1, len(tasks) + 1, step))
         labels.append((axes, finals))
-    grid[0].set_ylim(bottom=0)
+    grid[0].set_ylim(0, max(10.0, grid[0].get_ylim()[1]))
     for axes, finals in labels:
         _label_ends(axes, finals, styles, gap=0.08 * axes.get_ylim()[1])
     _explain(
         figure,
-        "Each dot shows how much accuracy a class has lost between its best and the stream's end.",
+        "Each dot shows how much accuracy a class lost from its best to the end.",
         f"Mean over {_seeds(panels)}. Lost: the best accuracy after any task since the class was "
         "learned, minus the one after the last task. Every seed has an order of classes of its "
         "own: a place in the stream is averaged, not a class of the dataset. The last task is left "
@@ -283,15 +282,10 @@ def lift_figure(runs: Sequence[RunSummary]) -> "Figure":
             center = mean(lifts[method])
             spread = standard_deviation(lifts[method], Spread.POPULATION) or 0.0
             axes.barh(place, center, height=0.66, color=styles[method].color)
-            axes.errorbar(center, place, xerr=spread, color="0.15", capsize=3, lw=1.2)
-            axes.annotate(
-                f"{center:.2f}",
-                (max(1.0, center + spread), place),
-                xytext=(6, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=9,
-            )
+            if len(lifts[method]) > 1:
+                axes.errorbar(center, place, xerr=spread, color="0.1", capsize=3, lw=1.2)
+            beside = (max(1.0, center + spread), place)
+            axes.annotate(f"{center:.2f}", beside, (6, 0), textcoords="offset points", va="center")
         axes.axvline(1.0, color="0.15", lw=1.2, ls=":")
         _above(axes, 1.0, "fair share", color="0.15")
         axes.set_title(_heading(column), loc="left", pad=20)
@@ -343,8 +337,23 @@ def _curve(run: RunSummary) -> Curve | None:
         ends = task_ends(record)
     except ValueError as error:
         raise ValueError(f"{run.method}, {run.column}, seed {run.seed}: {error}") from None
-    steps, values = zip(*record.anytime, strict=True)
+    steps, values = zip(*(p for p in record.anytime if p[0] <= ends[-1]), strict=True)
     return Curve(steps, values, ends)
+
+
+def _aligned(curves: Sequence[Curve], ends: "Array") -> "tuple[Array, Array]":
+    """Steps `[n]` and accuracies in percent `[seeds, n]`, with the tasks ending at `ends`.
+
+    Label noise makes a task a little longer or shorter from seed to seed. Stretched to common
+    lengths, the fall after a boundary is averaged with the falls of the other seeds.
+    """
+    import numpy as np
+
+    places = [np.interp(c.steps, (0, *c.ends), (0, *ends)).round(6) for c in curves]
+    steps = np.unique(np.concatenate(places))
+    steps = steps[steps >= max(place[0] for place in places)]  # from where all have been evaluated
+    rows = [np.interp(steps, p, c.values) for p, c in zip(places, curves, strict=True)]
+    return steps, 100 * np.stack(rows)
 
 
 def _forgetting(run: RunSummary) -> list[tuple[int, float]] | None:
@@ -450,8 +459,9 @@ def _band(panels: Panels[T], name: str = "Band") -> str:
 
 def _left_out(runs: Sequence[RunSummary], panels: Panels[T]) -> str:
     """A closing sentence that names what could not be drawn, if anything."""
-    pairs = dict.fromkeys((run.method, run.column) for run in runs)
-    missing = [f"{m} ({c})" for m, c in pairs if m not in panels.get(c, {})]
+    pairs = dict.fromkeys((run.method, run.column) for run in runs if run.column in panels)
+    missing = [f"{method} ({column})" for method, column in pairs if method not in panels[column]]
+    missing += [f"all of {c}" for c in dict.fromkeys(run.column for run in runs) if c not in panels]
     return f" Without data: {', '.join(missing)}." if missing else ""
 
 

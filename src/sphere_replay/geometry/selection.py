@@ -25,7 +25,7 @@ def _indices_of_smallest(rows: Tensor, count: int) -> Tensor:
     groups = width // _GROUP
     if groups < 8 * count:
         return rows.topk(count, dim=1, largest=False, sorted=False).indices
-    grouped = rows[:, : groups * _GROUP].unflatten(1, (_GROUP, groups))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    grouped = rows[:, : groups * _GROUP].view(height, _GROUP, groups)
     nearest = _indices_of_smallest(grouped.amin(dim=1), count)
     members = torch.arange(0, groups * _GROUP, groups, device=rows.device)
     leftover = torch.arange(groups * _GROUP, width, device=rows.device).expand(height, -1)

@@ -23,7 +23,7 @@ FOLDED_CHUNK = 64
 class FoldableModel(Protocol):
     """A network that says which batch norm directly follows which convolution."""
 
-    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward_features(self, x: Tensor, /) -> tuple[Tensor, Tensor]:
         """Features `[n, d]` and logits `[n, C]` of inputs `[n, ...]`."""
         ...
 
@@ -105,8 +105,11 @@ class FoldedForward:
 
 def can_fold(model: nn.Module) -> bool:
     """Whether `model` declares pairs and all of them are plain enough to be folded exactly."""
-    return isinstance(model, FoldableModel) and not any(
-        _obstacle(conv, bn) for conv, bn in model.conv_bn_pairs()
+    # A look-up first: checking a protocol takes longer than a small network's forward.
+    return (
+        hasattr(model, "conv_bn_pairs")
+        and isinstance(model, FoldableModel)
+        and not any(_obstacle(conv, bn) for conv, bn in model.conv_bn_pairs())
     )
 
 

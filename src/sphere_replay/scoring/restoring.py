@@ -7,7 +7,7 @@ captured graphs and flattened weights behind.
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeGuard
 
 import torch
@@ -120,20 +120,24 @@ def optimizer_restored(optimizer: torch.optim.Optimizer) -> Iterator[None]:
             group.update(option)
 
 
-@contextmanager
-def writing() -> Iterator[None]:
+def writing() -> AbstractContextManager[None]:
     """Writes to parameters are allowed, and tensors made here are ordinary ones.
 
     Only for the moments of saving, stepping and restoring: tensors made in an inference mode that
     the caller entered could not be written to after it.
     """
-    with torch.inference_mode(False), torch.no_grad():
-        yield
+    return _outside_inference() if torch.is_inference_mode_enabled() else torch.no_grad()
 
 
 def forget_casts() -> None:
     """Autocast keeps low-precision copies of parameters and would not notice that they moved."""
     torch.clear_autocast_cache()
+
+
+@contextmanager
+def _outside_inference() -> Iterator[None]:
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _held(buffer: Tensor | None) -> TypeGuard[Tensor]:

@@ -1,5 +1,6 @@
 """Loss increments δ_i = ℓ(z_i; θ^v) - ℓ(z_i; θ) of stored examples: two forwards, nothing more."""
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -104,12 +105,14 @@ def score(
         # In train mode the first forward leaves statistics behind that the second must not see.
         fresh = buffers_restored(model) if mode == "train" else nullcontext()
         with fresh, random_state_restored(step.device):
-            losses, features = scored.evaluate(forward)
+            losses, features = scored.evaluate(forward, keep_features=True)
         _check_losses(losses, "before", "the model and the stored input")
         with step.taken(), random_state_restored(step.device):
-            after, _ = scored.evaluate(forward)
+            after, _ = scored.evaluate(forward, keep_features=False)
     _check_losses(after, "after", "the stream gradient, or take a smaller lr")
-    return Scores(after - losses, losses, check_features(features))
+    if not _all_finite(features):
+        check_features(features)
+    return Scores(after - losses, losses, features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +123,8 @@ class _ScoredSet:
     prepare: Callable[[Tensor], Tensor] | None
     chunk: int
 
-    def evaluate(self, forward: Forward) -> tuple[Tensor, Tensor]:
-        """Losses `[m]` and features `[m, d]` of one forward over the set."""
+    def evaluate(self, forward: Forward, *, keep_features: bool) -> tuple[Tensor, Tensor]:
+        """Losses `[m]` and features `[m, d]` (if kept, else `[0]`) of one forward over the set."""
         if isinstance(forward, FoldedForward):
             forward.refresh()
         losses: list[Tensor] = []
@@ -134,10 +137,11 @@ class _ScoredSet:
                 loss = self.loss(logits, self.targets[part].to(logits.device))
                 _check_outputs(feature, loss, len(batch))
                 losses.append(loss)
-                features.append(feature)
+                if keep_features:
+                    features.append(feature)
             # Casts of autocast made without gradients must not serve a later training forward.
             forget_casts()
-            return torch.cat(losses), torch.cat(features)
+            return torch.cat(losses), torch.cat(features) if features else losses[0].new_empty(0)
 
 
 def _own_forward(model: nn.Module, mode: str, device: torch.device) -> Forward:
@@ -178,10 +182,17 @@ def _check_outputs(features: Tensor, losses: Tensor, count: int) -> None:
 
 
 def _check_losses(losses: Tensor, when: str, suspect: str) -> None:
-    finite = losses.isfinite()
-    if bool(finite.all()):
+    if _all_finite(losses):
         return
-    slot = int((~finite).nonzero()[0])
+    bad = (~losses.isfinite()).nonzero()
+    if len(bad) == 0:
+        return
+    slot = int(bad[0])
     raise ValueError(
         f"the loss of slot {slot} {when} the virtual step is {float(losses[slot])}; check {suspect}"
     )
+
+
+def _all_finite(values: Tensor) -> bool:
+    """A finite sum proves it in one pass; a sum that is not finite may only have overflowed."""
+    return math.isfinite(float(values.sum()))

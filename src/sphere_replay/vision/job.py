@@ -33,7 +33,7 @@ class ReplayTally:
     draws: int = 0
     mass: float = 0.0
     effective_sample_size: float = 0.0
-    rescorings: int = 0
+    weighted_draws: int = 0
 
 
 class VisionJob:
@@ -108,6 +108,11 @@ class VisionJob:
         size = len(self.stream.tasks[0])
         counts = self.stream.test_labels.bincount(minlength=self.stream.num_classes)
         return {
+            "task_ends": [
+                step + 1
+                for step, (task, _) in enumerate(self._schedule)
+                if step + 1 == len(self) or self._schedule[step + 1][0] != task
+            ],
             "accuracy": {
                 "after_task": self._class_il,
                 "task_il": self._task_il,
@@ -119,7 +124,9 @@ class VisionJob:
                 "noisy_lift": _ratio(tally.drawn_mislabelled, tally.fair_mislabelled),
                 "drawn_mislabelled_share": _ratio(tally.drawn_mislabelled, tally.drawn),
                 "mean_mass": _ratio(tally.mass, tally.draws),
-                "mean_effective_sample_size": _ratio(tally.effective_sample_size, tally.rescorings),
+                "mean_effective_sample_size": _ratio(
+                    tally.effective_sample_size, tally.weighted_draws
+                ),
             },
             "costs": {
                 "stream_examples": len(self.stream),
@@ -169,7 +176,7 @@ class VisionJob:
             tally.draws += 1
             tally.mass += done.mass
             if weighting is not None:
-                tally.rescorings += 1
+                tally.weighted_draws += 1
                 tally.effective_sample_size += weighting.effective_sample_size
 
     def _evaluate(self, step: int, task: int, *, last: bool) -> None:

@@ -1,0 +1,341 @@
+"""What training costs: the runner against a bare loop, SPHERE against plain replay, a rescoring.
+
+Every figure is a ratio of medians taken in turns in one run. Steps are those of Split MNIST with an
+MLP on one thread; rescorings are those of the MLP, and of ResNet-18 on all threads.
+"""
+
+import argparse
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from sphere_replay.allocation import Sphere, allocate
+from sphere_replay.benchmarks import Progress, Report, Target
+from sphere_replay.benchmarks.bare import BareReplay
+from sphere_replay.benchmarks.stopwatch import PARTS, Stopwatch, divided
+from sphere_replay.benchmarks.timing import all_threads, describe_machine, interleave
+from sphere_replay.randomness import stream
+from sphere_replay.scoring import Scores, score
+from sphere_replay.usage import UsageError
+from sphere_replay.vision.datasets import DataError, ImageData, load_images
+from sphere_replay.vision.job import VisionJob
+from sphere_replay.vision.models import build_model
+from sphere_replay.vision.presets import resolve
+from sphere_replay.vision.specs import dataset_spec
+
+SUMMARY = "time training steps against a bare loop, and rescorings against plain forwards"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A network and how many stored inputs it scores; without a width it is the MLP."""
+
+    memories: int
+    width: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The network, for people."""
+        return "MLP" if self.width is None else f"ResNet-18, width {self.width}"
+
+
+MLP_500, NARROW_500, FULL_128 = Scored(500), Scored(500, 20), Scored(128, 64)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, and for how long."""
+
+    images: int = 60_000
+    """Random images, where there is no MNIST."""
+    capacity: int = 500
+    steps: int = 48
+    """Steps of a turn: whole intervals between rescorings."""
+    networks: tuple[Scored, ...] = (MLP_500, NARROW_500, FULL_128)
+    least_rounds: int = 5
+    least_seconds: float = 5.0
+
+
+QUICK = Plan(images=10_000, networks=(MLP_500, Scored(64, 8)), least_rounds=3, least_seconds=0.3)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One comparison: how long something takes, and how many times as long as something else."""
+
+    figure: str
+    against: str
+    setting: str
+    threads: int
+    rounds: int
+    seconds: float
+    ratio: float
+    parts: dict[str, float] = field(default_factory=dict)
+    """In the unit of the ratio, to which they add up."""
+    images_per_second: float | None = None
+    """Stream images, for steps."""
+
+
+LEGEND = (
+    "Steps: experience replay on the first task of Split MNIST with 40% of the labels wrong; MLP "
+    "784-100-100-10, 64 images of the stream and 64 of a full memory of 500, one thread. `ER` is "
+    "the runner with all that a run records, without evaluations; the bare loop is plain PyTorch "
+    "with nothing but the two losses, SGD and a reservoir. `ER + SPHERE` rescores the whole memory "
+    "at every fourth step; its parts are in units of a step of ER and add up to its ratio.",
+    "Rescorings: losses before and after the virtual step and features of m stored inputs, against "
+    "two plain forwards in eval mode without gradients, each over all m at once. Allocations: of "
+    "the features of these rescorings, d numbers each.",
+)
+
+NOTES = (
+    "A step of an MLP takes less than a millisecond, so what the runner adds counts here and "
+    "nowhere else: checks, the log's figures and checkpoints' bookkeeping cost the same for a "
+    "ResNet-18, whose step is a hundred times longer. The same holds for SPHERE's parts: on a "
+    "ResNet-18 the scoring is all that can be noticed.",
+    "A rescoring needs two forwards by definition. It can be cheaper than two plain ones because "
+    "batch norms are folded into the convolutions, and because images go through the network in "
+    "groups whose activations stay in the cache.",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where MNIST is."""
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="folder with mnist/train.parquet (default: $SPHERE_DATA, or else random images)",
+    )
+
+
+def measure(arguments: argparse.Namespace, progress: Progress) -> Report:
+    """Time the steps, then the rescorings."""
+    plan = QUICK if arguments.quick else Plan()
+    data = _mnist(arguments.data)
+    origin = "random images and labels of MNIST's shape" if data is None else "MNIST"
+    command = ["sphere", "bench", "train"]
+    command += ["--quick"] if arguments.quick else []
+    if arguments.data is not None:
+        folder: Path = arguments.data
+        command += ["--data", folder.name if folder.is_absolute() else str(folder)]
+    with all_threads():
+        machine = describe_machine()
+        cells = measure_cells(plan, data or random_images(plan.images), progress)
+    columns, rows = _table(cells)
+    return Report(
+        benchmark="train",
+        title="Training",
+        command=tuple(command),
+        machine={**machine, "data": origin},
+        cells=tuple(asdict(cell) for cell in cells),
+        columns=columns,
+        rows=rows,
+        legend=(f"Data of this run: {origin}.", *LEGEND),
+        notes=NOTES,
+        targets=targets(cells),
+    )
+
+
+def measure_cells(plan: Plan, data: ImageData, progress: Progress) -> list[Cell]:
+    """All comparisons of a plan."""
+    total = 1 + len(plan.networks)
+    progress(0, total, "training steps")
+    with _one_thread():
+        cells = _steps(plan, data)
+    for done, scored in enumerate(plan.networks, start=1):
+        progress(done, total, f"rescoring, {scored.name}")
+        with _one_thread() if scored.width is None else all_threads():
+            cells += _rescoring(plan, scored)
+    progress(total, total, "done")
+    return cells
+
+
+def targets(cells: Sequence[Cell]) -> tuple[Target, ...]:
+    """What the library promises, against the worst cell of the run."""
+
+    def worst(figure: str, *settings: str) -> float | None:
+        ratios = [c.ratio for c in cells if c.figure == figure and c.setting.startswith(settings)]
+        return max(ratios, default=None)
+
+    mlp, narrow, full = (_setting(scored) for scored in (MLP_500, NARROW_500, FULL_128))
+    return (
+        Target("times a bare loop for a step of ER", "at most", 1.10, worst("ER", "")),
+        Target("times two forwards for a rescoring, MLP", "at most", 1.15, worst("rescoring", mlp)),
+        Target(
+            "times two forwards for a rescoring, ResNet-18",
+            "at most",
+            0.7,
+            worst("rescoring", narrow, full),
+        ),
+        Target(
+            "of a rescoring for an allocation, ResNet-18, width 20",
+            "at most",
+            0.1,
+            worst("allocation", narrow),
+        ),
+    )
+
+
+def random_images(count: int) -> ImageData:
+    """Noise in the shape of MNIST, with random labels."""
+    spec, source = dataset_spec("mnist"), stream(0, "random images")
+    images = torch.randint(256, (count, *spec.shape), generator=source, dtype=torch.uint8)
+    labels = torch.randint(spec.num_classes, (count,), generator=source)
+    # Nothing is evaluated, but every class needs a test image.
+    few = torch.arange(spec.num_classes)
+    return ImageData("mnist", images, labels, images[few], few, spec.num_classes, "random")
+
+
+def _mnist(folder: Path | None) -> ImageData | None:
+    """MNIST from the folder given, or from $SPHERE_DATA if it is there; None for random images."""
+    place = folder or Path(os.environ.get("SPHERE_DATA", ""))
+    if not (place / "mnist" / "train.parquet").is_file():
+        if folder is not None:
+            raise UsageError(
+                f"--data {folder}: there is no mnist/train.parquet in it; give the folder that "
+                "holds mnist/, or leave --data out for random images of the same shape"
+            )
+        return None
+    try:
+        return load_images("mnist", place)
+    except DataError as error:
+        raise UsageError(str(error)) from error
+
+
+def _steps(plan: Plan, data: ImageData) -> list[Cell]:
+    """The runner against the bare loop, and SPHERE against the runner."""
+    jobs = {
+        select: VisionJob(
+            resolve("mnist", "er", select, capacity=plan.capacity, evaluate_every=None), data
+        )
+        for select in ("uniform", "sphere")
+    }
+    config, classes = jobs["uniform"].config, jobs["uniform"].stream
+    batches = list(classes.batches(0, config.batch))
+    bare = BareReplay(data.train_images, classes.labels, config.capacity, config.replay_batch)
+    # The first task's batches over and over, without its first step and the last, which evaluates.
+    order = {name: itertools.cycle(range(1, len(batches) - 1)) for name in ("bare", "er", "sphere")}
+    shares: list[dict[str, float]] = []
+
+    def turn(name: str, step: Callable[[int], object]) -> None:
+        for index in itertools.islice(order[name], plan.steps):
+            step(index)
+
+    def turn_of_sphere() -> None:
+        watch = Stopwatch(_clock())
+        with divided(watch):
+            turn("sphere", jobs["sphere"].advance)
+        whole = sum(watch.seconds.values())
+        shares.append({part: seconds / whole for part, seconds in watch.seconds.items()})
+
+    for job in jobs.values():
+        job.advance(0)
+    timing = interleave(
+        {
+            "bare": lambda: turn("bare", lambda index: bare.step(batches[index])),
+            "er": lambda: turn("er", jobs["uniform"].advance),
+            "sphere": turn_of_sphere,
+        },
+        least_rounds=plan.least_rounds,
+        least_seconds=plan.least_seconds,
+        clock=_clock(),
+    )
+    del shares[0]  # the warm-up
+    step = {name: seconds / plan.steps for name, seconds in timing.seconds.items()}
+    ratio = step["sphere"] / step["er"]
+    parts = {part: ratio * sum(turn[part] for turn in shares) / len(shares) for part in PARTS}
+
+    def cell(name: str, figure: str, against: str, ratio: float, parts: dict[str, float]) -> Cell:
+        speed = config.batch / step[name]
+        return Cell(figure, against, "a step", 1, timing.rounds, step[name], ratio, parts, speed)
+
+    return [
+        cell("er", "ER", "bare loop", step["er"] / step["bare"], {}),
+        cell("sphere", "ER + SPHERE", "ER", ratio, parts),
+    ]
+
+
+def _rescoring(plan: Plan, scored: Scored) -> list[Cell]:
+    """A rescoring against two forwards, and an allocation against the rescoring."""
+    dataset = "mnist" if scored.width is None else "cifar10"
+    spec, source = dataset_spec(dataset), stream(0, "rescoring")
+    network = build_model(dataset, source, width=scored.width or 1)
+    inputs = torch.randn(scored.memories, *spec.shape, generator=source)
+    labels = torch.randint(spec.num_classes, (scored.memories,), generator=source)
+    fresh = torch.randn(32, *spec.shape, generator=source)
+    loss = cross_entropy(network(fresh), labels[torch.arange(32) % scored.memories])
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    network.eval()
+
+    def rescore() -> Scores:
+        return score(network, inputs, labels, lr=0.1)
+
+    def forward_twice() -> None:
+        with torch.no_grad():
+            network(inputs)
+            network(inputs)
+
+    scores, recipe = rescore(), Sphere.vision()
+    timing = interleave(
+        {
+            "rescoring": rescore,
+            "two forwards": forward_twice,
+            "allocation": lambda: allocate(scores.increments, scores.features, recipe),
+        },
+        least_rounds=plan.least_rounds,
+        least_seconds=plan.least_seconds,
+        clock=_clock(),
+    )
+    seconds = timing.seconds
+    setting = _setting(scored)
+
+    def cell(figure: str, against: str, setting: str) -> Cell:
+        ratio = seconds[figure] / seconds[against]
+        threads = torch.get_num_threads()
+        return Cell(figure, against, setting, threads, timing.rounds, seconds[figure], ratio)
+
+    return [
+        cell("rescoring", "two forwards", setting),
+        cell("allocation", "rescoring", f"{setting}, d = {scores.features.shape[1]}"),
+    ]
+
+
+def _clock() -> Callable[[], float]:
+    """On one thread only the processor's time counts, which other work cannot lengthen."""
+    return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+
+
+def _setting(scored: Scored) -> str:
+    return f"{scored.name}, m = {scored.memories}"
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _table(cells: Sequence[Cell]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """A row per cell, and one per part below it."""
+    columns = ("what", "setting", "threads", "ms", "images/s", "against", "ratio")
+    rows: list[tuple[str, ...]] = []
+    for cell in cells:
+        speed = "" if cell.images_per_second is None else f"{cell.images_per_second:,.0f}"
+        ms = f"{1e3 * cell.seconds:.3g}"
+        what = (cell.figure, cell.setting, str(cell.threads), ms, speed)
+        rows.append((*what, cell.against, f"{cell.ratio:.2f}"))
+        for part, ratio in cell.parts.items():
+            ms = f"{1e3 * cell.seconds * ratio / cell.ratio:.3g}"
+            rows.append((f"its {part}", "", "", ms, "", cell.against, f"{ratio:.2f}"))
+    return columns, tuple(rows)

@@ -1,0 +1,215 @@
+"""Presets: the paper's tables, and configurations that are refused before any work starts."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sphere_replay.hosts import HOSTS
+from sphere_replay.replay import SELECTIONS
+from sphere_replay.vision.assembly import build_host
+from sphere_replay.vision.config import ConfigError, VisionConfig
+from sphere_replay.vision.presets import is_open, names, resolve
+
+FULL = ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet"]
+SMALL = ["cifar10-small", "cifar100-small", "tiny-imagenet-small"]
+
+
+def test_the_presets_are_the_datasets_and_small_networks_for_photographs() -> None:
+    assert names() == FULL + SMALL
+
+
+@pytest.mark.parametrize("preset", FULL + SMALL)
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("select", SELECTIONS)
+def test_every_combination_resolves_and_survives_json(preset: str, host: str, select: str) -> None:
+    config = resolve(preset, host, select, noise=0.2, seed=3)
+    assert (config.dataset, config.host, config.select) == (
+        preset.removesuffix("-small"),
+        host,
+        select,
+    )
+    assert (config.noise, config.seed) == (0.2, 3)
+    assert config.width == (20 if preset in SMALL else 64)
+    assert VisionConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+# Dataset, host, k_s, k_T, T_frac, interval, virtual step: the paper's table of vision settings.
+ALLOCATION = [
+    ("cifar10", "er", 5, 25, 0.5, 4, 0.1),
+    ("mnist", "er", 5, 25, 0.5, 4, 0.1),
+    ("cifar10", "er-ace", 10, 50, 1.0, 4, 0.1),
+    ("cifar100", "er", 5, 25, 0.5, 4, 0.1),
+    ("cifar100", "er-ace", 5, 25, 0.5, 4, 0.1),
+    ("tiny-imagenet", "er", 5, 25, 0.5, 4, 0.1),
+    ("tiny-imagenet", "er-ace", 5, 50, 0.25, 8, 0.1),
+    ("mnist", "er-ace", 5, 25, 0.5, 4, 0.1),
+]
+
+
+@pytest.mark.parametrize(
+    ("preset", "host", "k_s", "k_t", "t_frac", "every", "virtual_lr"), ALLOCATION
+)
+def test_allocation_settings_are_the_papers(
+    preset: str, host: str, k_s: int, k_t: int, t_frac: float, every: int, virtual_lr: float
+) -> None:
+    config = resolve(preset, host, "sphere")
+    assert (config.k_s, config.k_t, config.t_frac) == (k_s, k_t, t_frac)
+    assert (config.every, config.virtual_lr, config.alpha) == (every, virtual_lr, 0.5)
+    assert config.lr == 0.1  # the virtual step has the host's learning rate
+    assert config.pool is None  # the entire memory is scored
+    assert not config.unit_mass
+    assert not config.replacement
+    assert config.options.get("strength", 1.0) == 1.0
+    assert config.admission == "reservoir"
+
+
+@pytest.mark.parametrize(
+    ("preset", "capacity"),
+    [("mnist", 500), ("cifar10", 500), ("cifar100", 2000), ("tiny-imagenet", 4000)],
+)
+@pytest.mark.parametrize("host", HOSTS)
+def test_capacities_are_the_papers(preset: str, host: str, capacity: int) -> None:
+    assert resolve(preset, host).capacity == capacity
+
+
+@pytest.mark.parametrize("preset", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("host", HOSTS)
+def test_batches_are_the_papers(preset: str, host: str) -> None:
+    config = resolve(preset, host)
+    assert (config.batch, config.replay_batch, config.augment) == (32, 32, True)
+
+
+@pytest.mark.parametrize(("preset", "alpha", "beta"), [("cifar10", 0.5, 0.5), ("cifar100", 0.3, 1)])
+def test_coefficients_of_der_are_the_papers(preset: str, alpha: float, beta: float) -> None:
+    config = resolve(preset, "der-pp")
+    assert (config.lr, config.virtual_lr) == (0.03, 0.03)
+    assert config.options == {"alpha": alpha, "beta": beta}
+
+
+@pytest.mark.parametrize(("preset", "pool"), [("cifar10", 96), ("cifar100", 160)])
+def test_candidates_of_mir_are_the_papers_and_chosen_at_every_step(preset: str, pool: int) -> None:
+    config = resolve(preset, "er", "mir")
+    assert (config.pool, config.every, config.lr) == (pool, 1, 0.1)
+
+
+@pytest.mark.parametrize("preset", ["cifar10", "cifar100", "tiny-imagenet"])
+def test_er_ace_has_a_cosine_head_and_er_a_linear_one(preset: str) -> None:
+    assert resolve(preset, "er-ace").head == "cosine"
+    assert resolve(preset, "er").head == "linear"
+
+
+@pytest.mark.parametrize("preset", FULL)
+def test_gdumb_has_its_own_sampler(preset: str) -> None:
+    assert resolve(preset, "gdumb").admission == "greedy-balanced"
+
+
+def test_settings_can_be_overridden_and_the_virtual_step_follows_the_learning_rate() -> None:
+    config = resolve("digits", lr=0.05, capacity=40, limit=200)
+    assert (config.lr, config.virtual_lr, config.capacity, config.limit) == (0.05, 0.05, 40, 200)
+    assert resolve("digits", lr=0.05, virtual_lr=0.2).virtual_lr == 0.2
+
+
+def test_what_the_paper_leaves_open_is_marked() -> None:
+    config = resolve("cifar10")
+    assert not any(is_open(config, name) for name in ("capacity", "lr", "k_s", "every", "alpha"))
+    assert is_open(config, "split_by")
+    assert is_open(resolve("digits"), "capacity")
+    assert is_open(resolve("mnist"), "batch")
+    assert not is_open(resolve("mnist"), "capacity")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"preset": "cifar11"}, r"unknown preset 'cifar11'.*cifar10"),
+        ({"preset": "mnist-small"}, r"unknown preset 'mnist-small'.*mnist"),
+        ({"host": "er-acee"}, r"unknown host 'er-acee'.*er-ace"),
+        ({"select": "spehre"}, r"unknown select\w* 'spehre'.*sphere"),
+        ({"capacty": 5}, r"unknown setting 'capacty'.*capacity"),
+        ({"noise_kind": "symetric"}, r"unknown noise_kind 'symetric'.*symmetric"),
+        ({"split_by": "nosy"}, r"unknown split_by 'nosy'.*noisy"),
+        ({"head": "cosin"}, r"unknown head 'cosin'.*cosine"),
+        ({"admission": "resevoir"}, r"unknown admission 'resevoir'.*reservoir"),
+        ({"noise": 1.0}, r"noise must lie in \[0, 1\), got 1"),
+        ({"noise": -0.1}, r"noise must lie in \[0, 1\), got -0\.1"),
+        ({"noise": float("nan")}, r"noise must lie in \[0, 1\), got nan"),
+        ({"noise": 40}, r"noise must lie in \[0, 1\), got 40"),
+        ({"capacity": 9}, r"holds 9 examples .* replays 10 .*raise capacity or lower replay_batch"),
+        ({"replay_batch": 101}, r"holds 100 examples .* replays 101"),
+        ({"select": "mir", "pool": 9}, r"pool of 9 candidates .* 10 distinct"),
+        ({"lr": 0.0}, "lr must be positive, got 0"),
+        ({"lr": float("nan")}, "lr must be positive, got nan"),
+        ({"batch": 0}, "batch must be positive, got 0"),
+        ({"every": -4}, "every must be positive, got -4"),
+        ({"k_s": 0}, "k_s must be positive, got 0"),
+    ],
+)
+def test_impossible_configurations_are_refused_with_advice(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(**{"preset": "digits"} | arguments)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2, 0.4, 0.6, 0.8])
+def test_the_papers_noise_rates_are_possible(noise: float) -> None:
+    assert resolve("mnist", noise=noise).noise == noise
+
+
+def test_with_replacement_a_memory_may_be_smaller_than_the_replayed_batch() -> None:
+    config = resolve("digits", capacity=4, replacement=True)
+    assert (config.capacity, config.replay_batch) == (4, 10)
+
+
+def test_a_saved_configuration_with_foreign_keys_is_refused() -> None:
+    with pytest.raises(ConfigError, match="colour"):
+        VisionConfig.from_dict(resolve("digits").to_dict() | {"colour": "blue"})
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_is_assembled_as_the_configuration_says(host: str) -> None:
+    config = resolve(
+        "digits", host, "sphere", capacity=33, every=7, pool=20, lr=0.07, unit_mass=True, seed=5
+    )
+    built = build_host(config)
+    assert type(built) is HOSTS[host]
+    assert built.memory.capacity == 33
+    assert built.memory.admission.name == config.admission
+    assert (built.replay.every, built.replay.pool, built.replay.unit_mass) == (7, 20, True)
+    assert built.optimizer.param_groups[0]["lr"] == built.parts.virtual_lr == 0.07
+    assert built.parts.replay_batch == 10
+    again = build_host(replace(config, seed=5)).network.state_dict()
+    other = build_host(replace(config, seed=6)).network.state_dict()
+    weights = built.network.state_dict()
+    assert all(weights[name].equal(again[name]) for name in weights)
+    assert not all(weights[name].equal(other[name]) for name in weights)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"alpha": 1.5},
+        {"t_frac": 0.0},
+        {"virtual_lr": -0.1},
+        {"pool": 0, "replacement": True},
+        {"limit": 2},
+        {"evaluate_every": -5},
+    ],
+)
+def test_values_out_of_range_are_found_before_any_work_starts(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        resolve("digits", "er", "sphere", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("host", "options"),
+    [("er", {"strenght": 0.5}), ("er-ace", {"mask_rule": 7}), ("gdumb", {"epoch": 3})],
+)
+def test_options_that_a_host_does_not_have_are_found_before_any_work_starts(
+    host: str, options: dict[str, float]
+) -> None:
+    """A misspelt option that is silently ignored makes a run that is not what its config says."""
+    with pytest.raises(ValueError, match=next(iter(options))):
+        build_host(resolve("digits", host, options=options))
