@@ -21,6 +21,7 @@ from sphere_replay.geometry import (
     TiledGeometry,
 )
 from sphere_replay.geometry.tiles import TileGeometry
+from tensors import random_memories, seeded
 
 Rows = list[list[float]]
 Oracle = tuple[Rows, float, float, float]
@@ -69,7 +70,7 @@ RECIPES: dict[str, tuple[Sphere, Callable[[Rows, list[float]], Oracle]]] = {
 @st.composite
 def scored_memories(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     """Clustered features with coincident and zero rows, and increments of any sign and scale."""
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))
+    generator = seeded(draw(st.integers(0, 2**32 - 1)))
     size, dim = draw(st.integers(1, 40)), draw(st.integers(1, 9))
     centers = torch.randn(draw(st.integers(1, 5)), dim, generator=generator, dtype=torch.float64)
     spread = draw(st.sampled_from([0.0, 1e-3, 0.1, 1.0]))
@@ -134,9 +135,8 @@ def test_float32_agrees_to_five_digits(recipe: str, memories: tuple[Tensor, Tens
 
 
 def test_bfloat16_features_are_taken_at_their_value() -> None:
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(30, 6, generator=generator).bfloat16()
-    delta = torch.randn(30, generator=generator)
+    features, delta = random_memories(30, 6, seed=0, dtype=torch.float32)
+    features = features.bfloat16()
     agree(allocate(delta, features), expected("vision", features, delta, 0.5), 1e-5)
 
 
@@ -146,10 +146,8 @@ def test_tiles_of_any_size_and_budget_agree_with_dense(
     recipe: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sphere_replay.geometry.tiles.TILE", {"cpu": 7})
-    generator = torch.Generator().manual_seed(3)
-    features = torch.randn(40, 5, generator=generator, dtype=dtype)
+    features, delta = random_memories(40, 5, seed=3, dtype=dtype)
     features[11] = features[30]
-    delta = torch.randn(40, generator=generator, dtype=dtype)
     oracle = expected(recipe, features, delta, 0.5)
     distance = RECIPES[recipe][0].distance
     precision = 1e-10 if dtype == torch.float64 else 1e-5
@@ -163,7 +161,7 @@ def test_tiles_of_any_size_and_budget_agree_with_dense(
 
 
 def test_the_running_scale_is_an_average_that_starts_at_its_first_value() -> None:
-    generator = torch.Generator().manual_seed(1)
+    generator = seeded(1)
     features = torch.randn(30, 4, generator=generator, dtype=torch.float64)
     costs = reference.cost_squared(features.tolist())
     ours: float | None = None
@@ -185,14 +183,13 @@ class TestControls:
 
     @pytest.fixture
     def memories(self) -> tuple[Tensor, Tensor]:
-        generator = torch.Generator().manual_seed(5)
-        features = torch.randn(35, 4, generator=generator, dtype=torch.float64)
-        return features, torch.randn(35, generator=generator, dtype=torch.float64) + 0.2
+        features, delta = random_memories(35, 4, seed=5)
+        return features, delta + 0.2
 
     def ours(self, memories: tuple[Tensor, Tensor], control: Control) -> Allocation:
         features, delta = memories
         recipe = Sphere.instruct(control=control)
-        return allocate(delta, features, recipe, generator=torch.Generator().manual_seed(0))
+        return allocate(delta, features, recipe, generator=seeded())
 
     def theirs(self, memories: tuple[Tensor, Tensor]) -> tuple[Rows, list[float], Oracle]:
         features, delta = memories[0].tolist(), memories[1].tolist()
@@ -253,7 +250,7 @@ class TestControls:
         self, memories: tuple[Tensor, Tensor]
     ) -> None:
         features, delta = memories
-        places = torch.randperm(len(delta), generator=torch.Generator().manual_seed(0))
+        places = torch.randperm(len(delta), generator=seeded())
         oracle = expected("instruct", features[places], delta, 0.5)
         agree(self.ours(memories, Control.PERMUTED), oracle, 1e-10)
 
@@ -274,9 +271,7 @@ class TestControls:
 def test_a_cost_matrix_gives_what_its_distance_gives(
     distance: SquaredEuclidean, costs: Callable[[Rows], Rows]
 ) -> None:
-    generator = torch.Generator().manual_seed(2)
-    features = torch.randn(25, 3, generator=generator, dtype=torch.float64)
-    delta = torch.randn(25, generator=generator, dtype=torch.float64)
+    features, delta = random_memories(25, 3, seed=2)
     matrix = torch.tensor(costs(features.tolist()), dtype=torch.float64)
     recipe = Sphere(eps_s=0.4, eps_t=0.8, tau=0.3, distance=distance)
     by_features = allocate(delta, features, recipe)

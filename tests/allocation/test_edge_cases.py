@@ -11,6 +11,7 @@ import reference
 from sphere_replay import Sphere, allocate
 from sphere_replay.allocation import FixedScales, NeighborScales, SpreadScales
 from sphere_replay.geometry import Cosine, Precomputed, build_geometry
+from tensors import random
 
 ALL_RECIPES = {
     "fixed": Sphere(eps_s=0.5, eps_t=1.0, tau=0.2),
@@ -20,10 +21,6 @@ ALL_RECIPES = {
 }
 every_recipe = pytest.mark.parametrize("recipe", ALL_RECIPES.values(), ids=list(ALL_RECIPES))
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-
-
-def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def assert_uniform(probabilities: Tensor) -> None:

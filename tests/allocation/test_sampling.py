@@ -11,16 +11,13 @@ from torch import Tensor
 from sphere_replay import Sphere, allocate
 from sphere_replay.allocation.sampling import Scheme, draw, inclusion_probabilities, sample
 from strategies import examples, increments, sampling_weights
+from tensors import seeded, standard_error
 
 DISTINCT = [Scheme.SUCCESSIVE, Scheme.SYSTEMATIC]
 DRAWS = {Scheme.REPLACEMENT: 12_000, Scheme.SUCCESSIVE: 4_000, Scheme.SYSTEMATIC: 6_000}
 WEIGHTS = torch.tensor([0.30, 0.02, 0.10, 0.05, 0.08, 0.01, 0.15, 0.04], dtype=torch.float64)
 LOSSES = torch.tensor([2.0, 3.0, 1.0, 2.5, 1.5, 4.0, 2.2, 1.8], dtype=torch.float64)
 SKEWED = torch.tensor([0.80, 0.05, 0.05, 0.05, 0.05], dtype=torch.float64)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def drawn_sums(weights: Tensor, losses: Tensor, count: int, scheme: Scheme) -> Tensor:
@@ -31,10 +28,6 @@ def drawn_sums(weights: Tensor, losses: Tensor, count: int, scheme: Scheme) -> T
         drawn = sample(weights, count, scheme, generator)
         sums.append(drawn.coefficients @ losses[drawn.indices])
     return torch.stack(sums)
-
-
-def standard_error(values: Tensor) -> float:
-    return float(values.std()) / math.sqrt(len(values))
 
 
 def inclusion_counts(weights: Tensor, count: int, scheme: Scheme, draws: int) -> Tensor:

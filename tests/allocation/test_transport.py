@@ -14,30 +14,21 @@ from scipy.special import softmax
 from torch import Tensor
 
 import reference
+from allocation.statements import ROUNDING, geometry_of, transport_value
 from sphere_replay.allocation.transport import _LARGEST_EXPONENT, Transport, transport
-from sphere_replay.geometry import Precomputed, build_geometry
 from strategies import Problem, examples, numbers, problems, vectors
 
-ROUNDING = 1e-10
 Floats = npt.NDArray[np.float64]
 
 
 def solve(problem: Problem, risk: Tensor | None = None) -> Transport:
-    geometry = build_geometry(problem.cost, Precomputed())
+    geometry = geometry_of(problem.cost)
     risk = problem.risk if risk is None else risk
     return transport(geometry, problem.eps_t, problem.temperature, risk)
 
 
 def value_of(problem: Problem, risk: Tensor | None = None) -> float:
     return float(solve(problem, risk).value)
-
-
-def log_sum_exp_value(problem: Problem, risk: Tensor) -> Tensor:
-    """Eq. soft-transport-logsumexp in plain torch, for autograd."""
-    tau = problem.temperature / problem.eps_t
-    net = (risk[:, None] - tau * problem.cost) / problem.temperature
-    columns = torch.logsumexp(net, dim=0) - math.log(len(risk))
-    return problem.temperature * columns.mean()
 
 
 def plan_of(problem: Problem) -> reference.Square:
@@ -96,7 +87,8 @@ def test_value_is_one_lipschitz_in_the_largest_difference(case: tuple[Problem, T
 @examples(100)
 def test_target_is_the_gradient_of_the_value(problem: Problem) -> None:
     risk = problem.risk.clone().requires_grad_()
-    value = log_sum_exp_value(problem, risk)
+    tau = problem.temperature / problem.eps_t
+    value = transport_value(risk, problem.cost, problem.eps_t, tau)
     (gradient,) = torch.autograd.grad(value, risk)
     solved = solve(problem)
     assert float(solved.value) == pytest.approx(value.item(), abs=ROUNDING)
@@ -164,7 +156,7 @@ def test_log_domain_agrees_with_products(problem: Problem) -> None:
 
 
 def test_the_two_paths_are_chosen_by_the_threshold() -> None:
-    geometry = build_geometry(torch.zeros(2, 2, dtype=torch.float64), Precomputed())
+    geometry = geometry_of(torch.zeros(2, 2, dtype=torch.float64))
     risk = torch.tensor([0.0, 1.0], dtype=torch.float64)
     limit = _LARGEST_EXPONENT[torch.float64]
     with mock.patch.object(geometry, "apply_log_kernel", wraps=geometry.apply_log_kernel) as logs:
@@ -182,7 +174,7 @@ def test_risks_many_temperatures_apart_match_the_reference(
 ) -> None:
     cost = apart * torch.tensor([[0, 1, 4], [1, 0, 2], [4, 2, 0]], dtype=dtype)
     risk = torch.tensor([0.0, 3.0, 2.5], dtype=torch.float64)
-    solved = transport(build_geometry(cost, Precomputed()), 0.5, temperature, risk)
+    solved = transport(geometry_of(cost), 0.5, temperature, risk)
     _, target, value = reference.transport(risk.tolist(), cost.tolist(), 0.5, temperature)
     tolerance = 1e-12 if dtype == torch.float64 else 1e-6
     expected = torch.tensor(target, dtype=torch.float64)
@@ -195,7 +187,7 @@ def test_risks_many_temperatures_apart_match_the_reference(
 def test_without_temperature_nothing_moves_and_the_largest_risk_is_the_value(
     problem: Problem,
 ) -> None:
-    geometry = build_geometry(problem.cost, Precomputed())
+    geometry = geometry_of(problem.cost)
     still = transport(geometry, problem.eps_t, 0.0, problem.risk)
     size = len(problem.risk)
     assert still.target.tolist() == [1 / size] * size

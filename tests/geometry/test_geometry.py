@@ -1,5 +1,7 @@
 """Dense and tiled geometries against plain loops: products, radii, medians, memory."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from sphere_replay.geometry import (
     neighbor_distance_scale,
 )
 from sphere_replay.geometry.tiles import TileGeometry
+from tensors import random, seeded
 
 DISTANCES: dict[str, Distance] = {
     "squared": SquaredEuclidean(),
@@ -27,8 +30,7 @@ DISTANCES: dict[str, Distance] = {
 }
 
 
-def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+doubles = partial(random, dtype=torch.float64)
 
 
 def costs(distance: str, features: Tensor) -> Tensor:
@@ -63,7 +65,7 @@ def distance(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def features() -> Tensor:
-    features = random(55, 6)
+    features = doubles(55, 6)
     features[20] = features[3] * 2
     features[40] = 0.0
     return features
@@ -72,16 +74,16 @@ def features() -> Tensor:
 def test_kernel_products(kind: str, distance: str, features: Tensor) -> None:
     geometry = build(kind, DISTANCES[distance], features)
     kernel = torch.exp(-costs(distance, features) / 0.3)
-    vector, matrix = random(55, seed=1), random(55, 3, seed=2)
+    vector, matrix = doubles(55, seed=1), doubles(55, 3, seed=2)
     torch.testing.assert_close(geometry.apply_kernel(0.3, vector), kernel @ vector)
     torch.testing.assert_close(geometry.apply_kernel(0.3, matrix), kernel @ matrix)
 
 
 def test_log_kernel_products(kind: str, distance: str, features: Tensor) -> None:
     geometry = build(kind, DISTANCES[distance], features)
-    exponents = -costs(distance, features) / 1e-3 + 1e3 * random(55, seed=1)
+    exponents = -costs(distance, features) / 1e-3 + 1e3 * doubles(55, seed=1)
     expected = torch.logsumexp(exponents, dim=1)
-    torch.testing.assert_close(geometry.apply_log_kernel(1e-3, 1e3 * random(55, seed=1)), expected)
+    torch.testing.assert_close(geometry.apply_log_kernel(1e-3, 1e3 * doubles(55, seed=1)), expected)
 
 
 def test_log_kernel_of_a_single_mass(kind: str, features: Tensor) -> None:
@@ -113,7 +115,7 @@ def test_neighbor_radii(kind: str, distance: str, features: Tensor) -> None:
 @pytest.mark.parametrize("size", [2, 3, 55, 56])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_median_distance(kind: str, size: int, dtype: torch.dtype) -> None:
-    features = random(size, 6).to(dtype)
+    features = doubles(size, 6).to(dtype)
     geometry = build(kind, SquaredEuclidean(), features)
     matrix = costs("squared", features)
     pairs = matrix[torch.ones_like(matrix).triu(1).bool()].tolist()
@@ -133,8 +135,8 @@ def test_median_of_coincident_points(kind: str) -> None:
 @pytest.mark.parametrize("spread", [1e-1, 1e-2, 1e-3, 1e-4, 1e-6])
 def test_float32_distances_sharpen_with_the_kernel_scale(spread: float) -> None:
     """Tight clusters: the relative error of the kernel stays small however small the scale is."""
-    centers = random(5, 16, dtype=torch.float32)
-    features = centers.repeat(20, 1) + spread * random(100, 16, seed=1, dtype=torch.float32)
+    centers = random(5, 16)
+    features = centers.repeat(20, 1) + spread * random(100, 16, seed=1)
     geometry = build_geometry(features)
     matrix = costs("squared", features)
     eps = float(geometry.neighbor_radius([5]).median())
@@ -146,7 +148,8 @@ def test_float32_distances_sharpen_with_the_kernel_scale(spread: float) -> None:
 
 
 def test_coincident_points_are_at_distance_zero_in_any_precision() -> None:
-    features = random(1, 64).repeat(50, 1) * torch.rand(50, 1, dtype=torch.float64)
+    factors = torch.rand(50, 1, dtype=torch.float64, generator=seeded())
+    features = doubles(1, 64).repeat(50, 1) * factors
     for dtype in (torch.float32, torch.float64):
         source = SquaredEuclidean().source(features.to(dtype))
         source.sharpen(1e-12)
@@ -155,7 +158,7 @@ def test_coincident_points_are_at_distance_zero_in_any_precision() -> None:
 
 
 def test_a_large_memory_is_tiled_within_its_budget() -> None:
-    features = random(3000, 8, dtype=torch.float32)
+    features = random(3000, 8)
     geometry = build_geometry(features, budget=4 << 20)
     assert isinstance(geometry, TiledGeometry)
     assert isinstance(build_geometry(features), DenseGeometry)
@@ -172,17 +175,17 @@ def test_a_large_memory_is_tiled_within_its_budget() -> None:
 def test_smallest_values_of_rows(count: int, width: int) -> None:
     from sphere_replay.geometry.selection import smallest
 
-    rows = random(9, width, dtype=torch.float32).abs()
+    rows = random(9, width).abs()
     rows[2] = 1.0
     rows[3] = rows[3].round()
     assert torch.equal(smallest(rows, count), rows.sort(dim=1).values[:, :count])
 
 
 def test_permuted_geometry_is_the_geometry_of_permuted_rows(features: Tensor) -> None:
-    places = torch.randperm(55, generator=torch.Generator().manual_seed(0))
+    places = torch.randperm(55, generator=seeded())
     moved = PermutedGeometry(build_geometry(features), places)
     expected = build_geometry(features[places])
-    vector = random(55, seed=1)
+    vector = doubles(55, seed=1)
     pairs = [
         (moved.apply_kernel(0.3, vector), expected.apply_kernel(0.3, vector)),
         (moved.apply_log_kernel(0.3, vector), expected.apply_log_kernel(0.3, vector)),
@@ -196,7 +199,7 @@ def test_permuted_geometry_is_the_geometry_of_permuted_rows(features: Tensor) ->
 
 
 def test_embeddings_are_normalised_centred_and_normalised() -> None:
-    features = random(30, 5) + 3
+    features = doubles(30, 5) + 3
     centred = center_embeddings(features)
     unit = features / features.norm(dim=1, keepdim=True)
     expected = unit - unit.mean(0)

@@ -10,16 +10,13 @@ from scipy import stats
 from torch import Tensor
 
 from sphere_replay.memory import Admission, ClassBalanced, GreedyBalanced, Memory
+from tensors import seeded
 
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=80)
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def fill(policy: Admission, capacity: int, labels: Tensor, seed: int, batch: int = 9) -> Memory:
-    memory = Memory(capacity, policy, generator=generator(seed))
+    memory = Memory(capacity, policy, generator=seeded(seed))
     for start in range(0, len(labels), batch):
         rows = torch.arange(start, min(start + batch, len(labels)))
         memory.add(position=rows, y=labels[rows])
@@ -34,7 +31,7 @@ def counts(memory: Memory) -> Counter[int]:
 def test_greedy_follows_gdumbs_rule_at_every_row(
     labels: list[int], capacity: int, seed: int
 ) -> None:
-    memory = Memory(capacity, GreedyBalanced(), generator=generator(seed))
+    memory = Memory(capacity, GreedyBalanced(), generator=seeded(seed))
     for label in labels:
         before = counts(memory)
         full = len(memory) == capacity
@@ -54,21 +51,21 @@ def test_greedy_follows_gdumbs_rule_at_every_row(
 
 
 def test_greedy_quotas_shrink_as_classes_arrive() -> None:
-    memory = Memory(100, GreedyBalanced(), generator=generator())
+    memory = Memory(100, GreedyBalanced(), generator=seeded())
     for label, expected in enumerate([[100], [50, 50], [33, 33, 34], [25, 25, 25, 25]]):
         memory.add(y=torch.full((150,), label))
         assert sorted(counts(memory).values()) == expected
 
 
 def test_greedy_refuses_rows_beyond_their_quota_while_there_is_room() -> None:
-    memory = Memory(10, GreedyBalanced(), generator=generator())
+    memory = Memory(10, GreedyBalanced(), generator=seeded())
     slots = memory.add(y=torch.tensor([0, 1] + [1] * 9))
     assert slots.tolist() == [0, 1, 2, 3, 4, 5, -1, -1, -1, -1, -1]
     assert counts(memory) == {0: 1, 1: 5}
 
 
 def test_greedy_with_more_classes_than_slots_still_takes_new_ones() -> None:
-    memory = Memory(3, GreedyBalanced(), generator=generator())
+    memory = Memory(3, GreedyBalanced(), generator=seeded())
     for label in range(20):
         assert int(memory.add(y=torch.tensor([label]))) >= 0
         assert max(counts(memory).values()) == (1 if label >= 2 else counts(memory)[label])
@@ -80,7 +77,7 @@ def test_greedy_with_more_classes_than_slots_still_takes_new_ones() -> None:
 def test_class_balanced_invariants_hold_at_every_row(
     labels: list[int], capacity: int, seed: int
 ) -> None:
-    memory = Memory(capacity, ClassBalanced(), generator=generator(seed))
+    memory = Memory(capacity, ClassBalanced(), generator=seeded(seed))
     offered: Counter[int] = Counter()
     full: set[int] = set()
     for position, label in enumerate(labels):
@@ -106,7 +103,7 @@ def test_class_balanced_invariants_hold_at_every_row(
 
 def test_class_balanced_keeps_small_classes_whole() -> None:
     labels = torch.tensor([0] * 500 + [1] * 40 + [2] * 5 + [3] * 3)
-    labels = labels[torch.randperm(len(labels), generator=generator(1))]
+    labels = labels[torch.randperm(len(labels), generator=seeded(1))]
     memory = fill(ClassBalanced(), 60, labels, seed=2)
     assert counts(memory) == {0: 26, 1: 26, 2: 5, 3: 3}
 
@@ -144,7 +141,7 @@ def test_evictions_are_uniform_over_tied_classes(
 def test_decisions_do_not_depend_on_batch_size(
     policy: type[ClassBalanced] | type[GreedyBalanced], batch: int
 ) -> None:
-    labels = torch.randint(6, (400,), generator=generator(3)).sort().values
+    labels = torch.randint(6, (400,), generator=seeded(3)).sort().values
     memory = fill(policy(), 30, labels, seed=4, batch=batch)
     other = fill(policy(), 30, labels, seed=4)
     assert torch.equal(memory["position"], other["position"])
@@ -153,13 +150,13 @@ def test_decisions_do_not_depend_on_batch_size(
 
 
 def test_another_label_field_and_negative_labels() -> None:
-    memory = Memory(4, ClassBalanced(label="task"), generator=generator())
+    memory = Memory(4, ClassBalanced(label="task"), generator=seeded())
     memory.add(task=torch.tensor([-1] * 10 + [7] * 10, dtype=torch.int32))
     assert Counter(memory["task"].tolist()) == {-1: 2, 7: 2}
 
 
 def test_relabelling_a_stored_row_does_not_confuse_the_policy() -> None:
-    memory = Memory(4, GreedyBalanced(), generator=generator())
+    memory = Memory(4, GreedyBalanced(), generator=seeded())
     memory.add(y=torch.tensor([0, 0, 0, 0]))
     memory.update(torch.arange(4), y=torch.full((4,), 9))
     assert int(memory.add(y=torch.tensor([0]))) == -1
@@ -171,13 +168,13 @@ def test_label_errors(policy: type[ClassBalanced] | type[GreedyBalanced]) -> Non
     with pytest.raises(ValueError, match=rf"{policy.name} admission draws at random"):
         Memory(4, policy())
     with pytest.raises(ValueError, match=r"labels from field 'y', but the offered fields are x"):
-        Memory(4, policy(), generator=generator()).add(x=torch.zeros(2))
+        Memory(4, policy(), generator=seeded()).add(x=torch.zeros(2))
     for labels in (torch.zeros(2), torch.zeros(2, 3).long()):
-        memory = Memory(4, policy(), generator=generator())
+        memory = Memory(4, policy(), generator=seeded())
         with pytest.raises(ValueError, match=r"needs integer labels of shape \[n\] in field 'y'"):
             memory.add(y=labels)
         assert (len(memory), memory.seen, memory.fields) == (0, 0, ())
     shared = policy()
-    Memory(4, shared, generator=generator()).add(y=torch.zeros(2).long())
+    Memory(4, shared, generator=seeded()).add(y=torch.zeros(2).long())
     with pytest.raises(ValueError, match="a policy object of its own"):
-        Memory(4, shared, generator=generator()).add(y=torch.zeros(2).long())
+        Memory(4, shared, generator=seeded()).add(y=torch.zeros(2).long())

@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sphere_replay.memory import Memory, Offer
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tensors import random, seeded
 
 
 class Scripted:
@@ -38,10 +35,10 @@ class Scripted:
 
 
 def test_rows_are_read_back_with_their_fields_shapes_and_dtypes() -> None:
-    images = torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8, generator=generator(1))
+    images = torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8, generator=seeded(1))
     labels = torch.arange(5)
-    logits = torch.randn(5, 10, dtype=torch.float16, generator=generator(2))
-    memory = Memory(8, generator=generator())
+    logits = torch.randn(5, 10, dtype=torch.float16, generator=seeded(2))
+    memory = Memory(8, generator=seeded())
     slots = memory.add(x=images, y=labels, logits=logits)
     assert slots.tolist() == [0, 1, 2, 3, 4]
     assert memory.fields == ("x", "y", "logits")
@@ -58,7 +55,7 @@ def test_rows_are_read_back_with_their_fields_shapes_and_dtypes() -> None:
 
 
 def test_field_order_of_a_later_add_does_not_matter() -> None:
-    memory = Memory(4, generator=generator())
+    memory = Memory(4, generator=seeded())
     memory.add(x=torch.zeros(2, 3), y=torch.zeros(2))
     memory.add(y=torch.ones(2), x=torch.ones(2, 3))
     assert memory.fields == ("x", "y")
@@ -66,11 +63,11 @@ def test_field_order_of_a_later_add_does_not_matter() -> None:
 
 
 def test_storage_is_allocated_once_and_read_without_copies() -> None:
-    memory = Memory(10, generator=generator())
-    memory.add(x=torch.randn(3, 4), y=torch.arange(3))
+    memory = Memory(10, generator=seeded())
+    memory.add(x=random(3, 4), y=torch.arange(3))
     addresses = {name: memory[name].data_ptr() for name in memory.fields}
     for _ in range(20):
-        memory.add(x=torch.randn(7, 4), y=torch.arange(7))
+        memory.add(x=random(7, 4), y=torch.arange(7))
         assert {name: memory[name].data_ptr() for name in memory.fields} == addresses
     assert memory["x"].is_contiguous()
     view = memory["x"]
@@ -79,7 +76,7 @@ def test_storage_is_allocated_once_and_read_without_copies() -> None:
 
 
 def test_stored_rows_do_not_alias_the_callers_tensors() -> None:
-    memory = Memory(4, generator=generator())
+    memory = Memory(4, generator=seeded())
     x = torch.ones(4, 2, requires_grad=True)
     memory.add(x=x)
     with torch.no_grad():
@@ -105,7 +102,7 @@ def test_storage_made_in_inference_mode_can_be_written_outside() -> None:
 
 def test_the_default_device_does_not_leak_in() -> None:
     with torch.device("meta"):
-        memory = Memory(4, generator=generator())
+        memory = Memory(4, generator=seeded())
         memory.add(y=torch.arange(9, device="cpu"))
         memory.update(torch.tensor([0], device="cpu"), y=torch.tensor([-1], device="cpu"))
         state = memory.state_dict()
@@ -149,7 +146,7 @@ def test_a_policy_that_leaves_a_gap_is_an_error() -> None:
 def test_versions_change_exactly_where_examples_do(
     capacity: int, sizes: list[int], seed: int
 ) -> None:
-    memory = Memory(capacity, generator=generator(seed))
+    memory = Memory(capacity, generator=seeded(seed))
     history: list[set[int]] = [set() for _ in range(capacity)]
     position = 0
     for size in sizes:
@@ -184,7 +181,7 @@ def test_versions_are_a_snapshot() -> None:
 
 
 def test_update_edits_rows_in_place_and_keeps_versions() -> None:
-    memory = Memory(4, generator=generator())
+    memory = Memory(4, generator=seeded())
     memory.add(x=torch.zeros(4, 2), y=torch.arange(4))
     versions = memory.versions
     memory.update(torch.tensor([3, 1, 3]), x=torch.tensor([[1.0, 1], [2, 2], [3, 3]]))
@@ -196,7 +193,7 @@ def test_update_edits_rows_in_place_and_keeps_versions() -> None:
 
 
 def test_an_empty_batch_does_nothing() -> None:
-    source = generator()
+    source = seeded()
     memory = Memory(4, generator=source)
     state = source.get_state()
     assert memory.add(x=torch.empty(0, 3), y=torch.empty(0)).shape == (0,)
@@ -210,7 +207,7 @@ def test_an_empty_batch_does_nothing() -> None:
 
 
 def test_membership_and_repr_name_the_fields() -> None:
-    memory = Memory(4, generator=generator())
+    memory = Memory(4, generator=seeded())
     assert "no fields yet" in repr(memory)
     memory.add(x=torch.ones(6, 2), y=torch.zeros(6, dtype=torch.int64))
     assert "y" in memory
@@ -220,7 +217,7 @@ def test_membership_and_repr_name_the_fields() -> None:
 
 def test_construction_errors() -> None:
     with pytest.raises(ValueError, match="capacity must be at least 1, got 0"):
-        Memory(0, generator=generator())
+        Memory(0, generator=seeded())
     with pytest.raises(ValueError, match=r"reservoir admission draws.*generator=torch\.Generator"):
         Memory(3)
     assert len(Memory(3, Scripted())) == 0
@@ -247,7 +244,7 @@ def test_construction_errors() -> None:
 def test_a_batch_that_does_not_fit_is_refused_whole(
     fields: dict[str, Tensor], message: str
 ) -> None:
-    source = generator()
+    source = seeded()
     memory = Memory(4, generator=source)
     memory.add(x=torch.ones(6, 3), y=torch.arange(6))
     before, state = memory.state_dict(), source.get_state()
@@ -259,7 +256,7 @@ def test_a_batch_that_does_not_fit_is_refused_whole(
 
 
 def test_reading_and_editing_errors() -> None:
-    memory = Memory(4, generator=generator())
+    memory = Memory(4, generator=seeded())
     with pytest.raises(KeyError, match="none before the first add"):
         memory["x"]
     with pytest.raises(IndexError, match="slot 0 is not filled: none is"):

@@ -9,12 +9,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sphere_replay.memory import Admission, ClassBalanced, GreedyBalanced, Memory, Reservoir
+from tensors import seeded
 
 POLICIES: list[Callable[[], Admission]] = [Reservoir, ClassBalanced, GreedyBalanced]
 
 
 def build(policy: Admission, seed: int = 0, capacity: int = 20) -> Memory:
-    return Memory(capacity, policy, generator=torch.Generator().manual_seed(seed))
+    return Memory(capacity, policy, generator=seeded(seed))
 
 
 def stream(first: int, last: int) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from scipy import stats
 from torch import Tensor
 
 from sphere_replay.memory import Memory, Offer, Reservoir
+from tensors import seeded
 
 
 def batches(count: int, batch: int) -> list[Tensor]:
@@ -16,7 +17,7 @@ def batches(count: int, batch: int) -> list[Tensor]:
 
 def kept_after(count: int, capacity: int, batch: int, seed: int) -> tuple[Tensor, Tensor]:
     """Final contents, and the slot each row was given."""
-    memory = Memory(capacity, generator=torch.Generator().manual_seed(seed))
+    memory = Memory(capacity, generator=seeded(seed))
     history = [memory.add(position=rows) for rows in batches(count, batch)]
     return memory["position"].clone(), torch.cat(history)
 
@@ -45,7 +46,7 @@ def test_every_prefix_is_sampled_uniformly() -> None:
     seeds, capacity = 4000, 2
     hits = torch.zeros(3, 5)
     for seed in range(seeds):
-        memory = Memory(capacity, generator=torch.Generator().manual_seed(seed))
+        memory = Memory(capacity, generator=seeded(seed))
         for row in range(5):
             memory.add(position=torch.tensor([row]))
             if row >= 2:
@@ -76,7 +77,7 @@ def test_decisions_do_not_depend_on_batch_size(
 @given(capacity=st.integers(1, 6), count=st.integers(1, 40), seed=st.integers(0, 10_000))
 def test_decisions_are_vitters(capacity: int, count: int, seed: int) -> None:
     """Row by row in plain Python, from the same uniforms."""
-    source = torch.Generator().manual_seed(seed)
+    source = seeded(seed)
     slots: list[int] = [-1] * capacity
     for n in range(count):
         uniform = float(torch.rand(1, dtype=torch.float64, generator=source))
@@ -89,8 +90,8 @@ def test_decisions_are_vitters(capacity: int, count: int, seed: int) -> None:
 
 def test_decisions_ignore_every_other_generator() -> None:
     expected, _ = kept_after(300, 20, batch=16, seed=5)
-    memory = Memory(20, generator=torch.Generator().manual_seed(5))
-    other = torch.Generator().manual_seed(5)
+    memory = Memory(20, generator=seeded(5))
+    other = seeded(5)
     before = torch.get_rng_state()
     for rows in batches(300, 16):
         memory.add(position=rows)
@@ -103,11 +104,11 @@ def test_decisions_ignore_every_other_generator() -> None:
 
 
 def test_exactly_one_uniform_is_drawn_per_row() -> None:
-    source = torch.Generator().manual_seed(1)
+    source = seeded(1)
     memory = Memory(5, generator=source)
     for size in (3, 1, 40):
         memory.add(y=torch.zeros(size))
-    reference = torch.Generator().manual_seed(1)
+    reference = seeded(1)
     torch.rand(44, dtype=torch.float64, generator=reference)
     assert torch.equal(source.get_state(), reference.get_state())
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sphere_replay.scoring import Scores, score
+from sphere_replay.scoring import Scores, cross_entropy_per_example, score
 
 
 class Mlp(nn.Module):
@@ -224,6 +224,23 @@ def test_stored_bytes_are_prepared_chunk_by_chunk() -> None:
     expected = score(model, stored.float() / 255, y, lr=0.1)
     torch.testing.assert_close(scores.increments, expected.increments, rtol=0, atol=1e-6)
     assert sizes == [10, 10, 3] * 2
+
+
+@pytest.mark.parametrize("classes", [2, 15, 16, 40])
+def test_cross_entropy_for_few_and_many_classes(classes: int) -> None:
+    generator = torch.Generator().manual_seed(4)
+    logits = 5 * torch.randn(30, classes, generator=generator)
+    targets = torch.randint(classes, (30,), generator=generator)
+    shares = torch.rand(30, classes, generator=generator).softmax(1)
+    for target in (targets, shares):
+        found = cross_entropy_per_example(logits, target)
+        single = [
+            functional.cross_entropy(row[None], t[None])
+            for row, t in zip(logits, target, strict=True)
+        ]
+        torch.testing.assert_close(found, torch.stack(single), rtol=1e-6, atol=1e-6)
+    with pytest.raises(IndexError, match="out of bounds"):
+        cross_entropy_per_example(logits, targets + classes)
 
 
 def test_own_loss_and_forward() -> None:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from sphere_replay.geometry import Geometry
 
-_LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 600.0}
-"""Risks further apart than this many temperatures would underflow: use the log domain."""
+_LARGEST_EXPONENT = {torch.float32: 40.0, torch.float64: 600.0}
+"""Risks further apart than this many temperatures go to the log domain: a_i/Z_j must stay far below
+the reciprocal of the smallest kernel value, and sums far from underflow."""
 
 
 class Transport(NamedTuple):

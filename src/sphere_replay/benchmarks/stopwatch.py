@@ -1,5 +1,6 @@
 """Where the time of a training step goes: clocks around the public seams of replay."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
@@ -67,3 +68,21 @@ def divided(watch: Stopwatch) -> Iterator[None]:
         watch.part("rest"),
     ):
         yield
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use a single thread; afterwards as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def fair_clock() -> Callable[[], float]:
+    """On one thread the processor's own time, which other work does not lengthen; else seconds."""
+    precise = time.get_clock_info("process_time").resolution < 1e-5
+    alone = torch.get_num_threads() == 1
+    return time.process_time if precise and alone else time.perf_counter

@@ -5,11 +5,7 @@ MLP on one thread; rescorings are those of the MLP, and of ResNet-18 on all thre
 """
 
 import argparse
-import itertools
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -18,16 +14,14 @@ from torch.nn.functional import cross_entropy
 
 from sphere_replay.allocation import Sphere, allocate
 from sphere_replay.benchmarks import Progress, Report, Target
-from sphere_replay.benchmarks.bare import BareReplay
-from sphere_replay.benchmarks.stopwatch import PARTS, Stopwatch, divided
+from sphere_replay.benchmarks.digits import random_images, stored_mnist
+from sphere_replay.benchmarks.steps import time_steps
+from sphere_replay.benchmarks.stopwatch import fair_clock, one_thread
 from sphere_replay.benchmarks.timing import all_threads, describe_machine, interleave
 from sphere_replay.randomness import stream
 from sphere_replay.scoring import Scores, score
-from sphere_replay.usage import UsageError
-from sphere_replay.vision.datasets import DataError, ImageData, load_images
-from sphere_replay.vision.job import VisionJob
+from sphere_replay.vision.datasets import ImageData
 from sphere_replay.vision.models import build_model
-from sphere_replay.vision.presets import resolve
 from sphere_replay.vision.specs import dataset_spec
 
 SUMMARY = "time training steps against a bare loop, and rescorings against plain forwards"
@@ -56,8 +50,8 @@ class Plan:
     images: int = 60_000
     """Random images, where there is no MNIST."""
     capacity: int = 500
-    steps: int = 48
-    """Steps of a turn: whole intervals between rescorings."""
+    steps: int = 16
+    """Steps of a turn: some intervals between rescorings, and enough to fill the memory."""
     networks: tuple[Scored, ...] = (MLP_500, NARROW_500, FULL_128)
     least_rounds: int = 5
     least_seconds: float = 5.0
@@ -118,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace, progress: Progress) -> Report:
     """Time the steps, then the rescorings."""
     plan = QUICK if arguments.quick else Plan()
-    data = _mnist(arguments.data)
+    data = stored_mnist(arguments.data)
     origin = "random images and labels of MNIST's shape" if data is None else "MNIST"
     command = ["sphere", "bench", "train"]
     command += ["--quick"] if arguments.quick else []
@@ -147,11 +141,11 @@ def measure_cells(plan: Plan, data: ImageData, progress: Progress) -> list[Cell]
     """All comparisons of a plan."""
     total = 1 + len(plan.networks)
     progress(0, total, "training steps")
-    with _one_thread():
+    with one_thread():
         cells = _steps(plan, data)
     for done, scored in enumerate(plan.networks, start=1):
         progress(done, total, f"rescoring, {scored.name}")
-        with _one_thread() if scored.width is None else all_threads():
+        with one_thread() if scored.width is None else all_threads():
             cells += _rescoring(plan, scored)
     progress(total, total, "done")
     return cells
@@ -183,82 +177,34 @@ def targets(cells: Sequence[Cell]) -> tuple[Target, ...]:
     )
 
 
-def random_images(count: int) -> ImageData:
-    """Noise in the shape of MNIST, with random labels."""
-    spec, source = dataset_spec("mnist"), stream(0, "random images")
-    images = torch.randint(256, (count, *spec.shape), generator=source, dtype=torch.uint8)
-    labels = torch.randint(spec.num_classes, (count,), generator=source)
-    # Nothing is evaluated, but every class needs a test image.
-    few = torch.arange(spec.num_classes)
-    return ImageData("mnist", images, labels, images[few], few, spec.num_classes, "random")
-
-
-def _mnist(folder: Path | None) -> ImageData | None:
-    """MNIST from the folder given, or from $SPHERE_DATA if it is there; None for random images."""
-    place = folder or Path(os.environ.get("SPHERE_DATA", ""))
-    if not (place / "mnist" / "train.parquet").is_file():
-        if folder is not None:
-            raise UsageError(
-                f"--data {folder}: there is no mnist/train.parquet in it; give the folder that "
-                "holds mnist/, or leave --data out for random images of the same shape"
-            )
-        return None
-    try:
-        return load_images("mnist", place)
-    except DataError as error:
-        raise UsageError(str(error)) from error
-
-
 def _steps(plan: Plan, data: ImageData) -> list[Cell]:
     """The runner against the bare loop, and SPHERE against the runner."""
-    jobs = {
-        select: VisionJob(
-            resolve("mnist", "er", select, capacity=plan.capacity, evaluate_every=None), data
-        )
-        for select in ("uniform", "sphere")
-    }
-    config, classes = jobs["uniform"].config, jobs["uniform"].stream
-    batches = list(classes.batches(0, config.batch))
-    bare = BareReplay(data.train_images, classes.labels, config.capacity, config.replay_batch)
-    # The first task's batches over and over, without its first step and the last, which evaluates.
-    order = {name: itertools.cycle(range(1, len(batches) - 1)) for name in ("bare", "er", "sphere")}
-    shares: list[dict[str, float]] = []
-
-    def turn(name: str, step: Callable[[int], object]) -> None:
-        for index in itertools.islice(order[name], plan.steps):
-            step(index)
-
-    def turn_of_sphere() -> None:
-        watch = Stopwatch(_clock())
-        with divided(watch):
-            turn("sphere", jobs["sphere"].advance)
-        whole = sum(watch.seconds.values())
-        shares.append({part: seconds / whole for part, seconds in watch.seconds.items()})
-
-    for job in jobs.values():
-        job.advance(0)
-    timing = interleave(
-        {
-            "bare": lambda: turn("bare", lambda index: bare.step(batches[index])),
-            "er": lambda: turn("er", jobs["uniform"].advance),
-            "sphere": turn_of_sphere,
-        },
+    times = time_steps(
+        data,
+        capacity=plan.capacity,
+        steps=plan.steps,
         least_rounds=plan.least_rounds,
         least_seconds=plan.least_seconds,
-        clock=_clock(),
     )
-    del shares[0]  # the warm-up
-    step = {name: seconds / plan.steps for name, seconds in timing.seconds.items()}
-    ratio = step["sphere"] / step["er"]
-    parts = {part: ratio * sum(turn[part] for turn in shares) / len(shares) for part in PARTS}
 
-    def cell(name: str, figure: str, against: str, ratio: float, parts: dict[str, float]) -> Cell:
-        speed = config.batch / step[name]
-        return Cell(figure, against, "a step", 1, timing.rounds, step[name], ratio, parts, speed)
+    def cell(name: str, other: str, **labels: str) -> Cell:
+        seconds = times.seconds[name]
+        ratio = seconds / times.seconds[other]
+        shares = times.shares if name == "sphere" else {}
+        return Cell(
+            **labels,
+            setting="a step",
+            threads=1,
+            rounds=times.rounds,
+            seconds=seconds,
+            ratio=ratio,
+            parts={part: ratio * share for part, share in shares.items()},
+            images_per_second=times.batch / seconds,
+        )
 
     return [
-        cell("er", "ER", "bare loop", step["er"] / step["bare"], {}),
-        cell("sphere", "ER + SPHERE", "ER", ratio, parts),
+        cell("er", "bare", figure="ER", against="bare loop"),
+        cell("sphere", "er", figure="ER + SPHERE", against="ER"),
     ]
 
 
@@ -291,7 +237,7 @@ def _rescoring(plan: Plan, scored: Scored) -> list[Cell]:
         },
         least_rounds=plan.least_rounds,
         least_seconds=plan.least_seconds,
-        clock=_clock(),
+        clock=fair_clock(),
     )
     seconds = timing.seconds
     setting = _setting(scored)
@@ -307,23 +253,8 @@ def _rescoring(plan: Plan, scored: Scored) -> list[Cell]:
     ]
 
 
-def _clock() -> Callable[[], float]:
-    """On one thread only the processor's time counts, which other work cannot lengthen."""
-    return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-
-
 def _setting(scored: Scored) -> str:
     return f"{scored.name}, m = {scored.memories}"
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _table(cells: Sequence[Cell]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

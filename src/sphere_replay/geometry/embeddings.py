@@ -1,7 +1,7 @@
 """Features as points on the unit sphere.
 
-Rows are normalised on demand, block by block and in float64, so that a large memory needs no second
-copy of its features and points that differ only in length coincide to the last digit.
+Rows are normalised in float64, so that points which differ in length alone coincide to the last
+digit, and block by block on demand, so that a large memory needs no second copy of its features.
 """
 
 from collections.abc import Iterator
@@ -15,6 +15,8 @@ VANISHING = 1e-12
 """A centred row shorter than this is rounding noise around the mean: it stays at the origin."""
 
 _CHUNK_ELEMENTS = 1 << 17
+_HELD_ELEMENTS = 1 << 22
+"""Smaller sets are normalised once and held, which costs at most 32 MiB."""
 
 
 class UnitRows:
@@ -27,6 +29,7 @@ class UnitRows:
         self._features = features
         self._precision = accumulation_dtype(features.device)
         self._norms = torch.cat([_norms(features[rows]) for rows in self._blocks()])
+        self._held: Tensor | None = None
         self._mean: Tensor | None = None
         if center:
             total = torch.zeros(features.shape[1], dtype=self._precision, device=features.device)
@@ -40,8 +43,21 @@ class UnitRows:
     def __len__(self) -> int:
         return len(self._features)
 
+    @property
+    def held_bytes(self) -> int:
+        """What these rows may come to occupy themselves."""
+        small = self._features.numel() <= _HELD_ELEMENTS
+        return self._features.numel() * self._precision.itemsize if small else 0
+
     def rows(self, rows: slice) -> Tensor:
-        """The unit rows `[len(rows), d]` in float64."""
+        """The unit rows `[len(rows), d]` in float64; not to be written to."""
+        if self.held_bytes == 0:
+            return self._unit(rows)
+        if self._held is None:
+            self._held = self._unit(slice(None))
+        return self._held[rows]
+
+    def _unit(self, rows: slice) -> Tensor:
         block = self._normalized(rows)
         if self._mean is None:
             return block
@@ -51,7 +67,7 @@ class UnitRows:
         """Every unit row `[m, d]`, as seen from `origin` `[d]`, in the given precision."""
         points = torch.empty(self._features.shape, dtype=dtype, device=self._features.device)
         for rows in self._blocks():
-            block = self.rows(rows)
+            block = self._unit(rows)
             points[rows] = block if origin is None else block.sub_(origin)
         return points
 

@@ -67,7 +67,7 @@ class PointSource:
     """Squared Euclidean distances between unit rows, or their square roots."""
 
     def __init__(self, points: UnitRows, dtype: torch.dtype, device: torch.device, *, root: bool):
-        self._unit_rows = points
+        self._points = points
         self._root = root
         self.size = len(points)
         self.dtype = dtype
@@ -82,8 +82,9 @@ class PointSource:
 
     @property
     def held_bytes(self) -> int:
-        """The fast copy of the points, if there is one."""
-        return 0 if self._fast is None else self._fast.nbytes
+        """The copy of the points that a source of this size keeps at most."""
+        fast = 0 if self._fast is None else self._fast.nbytes
+        return max(fast, self._points.held_bytes)
 
     def sharpen(self, eps: float) -> bool:
         """Leave the fast path if kernels of scale eps would show its rounding."""
@@ -106,19 +107,26 @@ class PointSource:
         return distances.to(self.dtype)
 
     def _sharp_block(self, rows: slice, cols: slice) -> Tensor:
-        left, right = self._unit_rows.rows(rows), self._unit_rows.rows(cols)
+        left, right = self._points.rows(rows), self._points.rows(cols)
         squared = _by_products(left, right, left.square().sum(1), right.square().sum(1))
-        close = squared < _DIRECT_BELOW[self.dtype]
-        pairs = int(close.sum())
-        if pairs * 8 > squared.numel():
-            direct = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
-            return direct.square_()
-        step = max(1, _DIRECT_CHUNK // left.shape[1])
-        i, j = close.nonzero(as_tuple=True)
-        for start in range(0, pairs, step):
-            a, b = i[start : start + step], j[start : start + step]
-            squared[a, b] = (left[a] - right[b]).square_().sum(dim=1)
+        if rows == cols:
+            squared.fill_diagonal_(torch.inf)  # the caller knows better
+        threshold = _DIRECT_BELOW[self.dtype]
+        if squared.amin() < threshold:
+            _recompute_close(squared, left, right, threshold)
         return squared
+
+
+def _recompute_close(squared: Tensor, left: Tensor, right: Tensor, threshold: float) -> None:
+    """Replace squared distances below the threshold by those of the differences themselves."""
+    i, j = (squared < threshold).nonzero(as_tuple=True)
+    if len(i) * 8 > squared.numel():
+        squared[:] = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist").square_()
+        return
+    step = max(1, _DIRECT_CHUNK // left.shape[1])
+    for start in range(0, len(i), step):
+        a, b = i[start : start + step], j[start : start + step]
+        squared[a, b] = (left[a] - right[b]).square_().sum(dim=1)
 
 
 def _by_products(left: Tensor, right: Tensor, left_norms: Tensor, right_norms: Tensor) -> Tensor:

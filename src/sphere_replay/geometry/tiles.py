@@ -20,6 +20,11 @@ TILE = {"cpu": 512}
 DEFAULT_TILE = 4096
 """Rows of a tile: what a CPU core's cache holds; accelerators prefer fewer, larger launches."""
 
+_LEAST_EXPONENT = {torch.float32: -80.0, torch.float64: -700.0}
+"""exp() of much less is subnormal: dozens of times slower, and nothing beside K_ii = 1."""
+
+_FEW = 32
+
 Tile = tuple[slice, slice, Tensor]
 
 
@@ -93,7 +98,8 @@ class TileGeometry:
         sums = torch.zeros(3, self.size, dtype=self._vector_dtype, device=self.device)
         self._sharpen(eps)
         for rows, cols, distances in self._tiles():
-            kernel = (distances * (-1 / (eps * self.unit))).exp_()
+            kernel = distances * (-1 / (eps * self.unit))
+            kernel.clamp_(min=_LEAST_EXPONENT[self.dtype]).exp_()
             for total, values in zip(
                 sums, (kernel, kernel.square(), kernel * distances), strict=True
             ):
@@ -106,8 +112,11 @@ class TileGeometry:
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
         """`[len(neighbors), m]`: distance to the k-th nearest other memory, k clamped to m - 1."""
         columns = [min(k, self.size - 1) for k in neighbors]
+        # Radii are what kernel scales are made of: they must be as sharp as those scales. A few
+        # rows tell almost always; where they do not, the search is done again.
+        few = self._source.block(slice(0, self.size, 1 + self.size // _FEW), slice(0, self.size))
+        self._sharpen(float(smallest(few, min(columns) + 1)[:, -1].median()) / self.unit)
         radius = self._search(columns)
-        # Radii are what kernel scales are made of: they must be as sharp as those scales.
         if self._sharpen(float(radius.median(dim=1).values.min()) / self.unit):
             radius = self._search(columns)
         return radius / self.unit
@@ -175,7 +184,7 @@ class TileGeometry:
         for rows, cols, distances in self._tiles():
             kernel = self._buffer[: distances.numel()].view(distances.shape)
             torch.mul(distances, -1 / (eps * self.unit), out=kernel)
-            yield rows, cols, kernel.exp_()
+            yield rows, cols, kernel.clamp_(min=_LEAST_EXPONENT[self.dtype]).exp_()
 
     def _pair_values(self) -> Iterator[Tensor]:
         for rows, cols, distances in self._tiles():
