@@ -289,11 +289,12 @@ def test_tallies_are_the_sums_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> N
             masses.append(record["mass"])
         drawn += record["drawn"]
         wrong += record["drawn_mislabelled"]
-    replay = job.results()["replay"]
+        replay = job.results()["replay"]
+        if step > 0:  # after every step: at the end, errors might cancel
+            assert replay["drawn_mislabelled_share"] == pytest.approx(wrong / drawn)
+            assert replay["noisy_lift"] == pytest.approx(wrong / fair)
+            assert replay["mean_mass"] == pytest.approx(sum(masses) / len(masses))
     assert len(masses) == len(job) - 1
-    assert replay["drawn_mislabelled_share"] == pytest.approx(wrong / drawn)
-    assert replay["noisy_lift"] == pytest.approx(wrong / fair)
-    assert replay["mean_mass"] == pytest.approx(sum(masses) / len(masses))
     assert 0.5 <= replay["mean_mass"] < 1
     assert 1 <= replay["mean_effective_sample_size"] <= 40
 
