@@ -162,14 +162,14 @@ def diverge(config: VisionConfig) -> tuple[int, str]:
 @pytest.mark.parametrize("host", ["none", "er", "er-ace", "der-pp"])
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step(host: str) -> None:
     step, message = diverge(brief(host, lr=1e30, head="linear"))
-    assert f"step {step} " in message
+    assert f"step {step}:" in message
     assert "lower lr" in message
     assert step <= 3
 
 
 def test_so_it_does_where_memories_are_scored() -> None:
     step, message = diverge(brief("er", "sphere", lr=1e30, virtual_lr=0.1, every=1))
-    assert f"step {step} " in message
+    assert f"step {step}:" in message
 
 
 def test_so_does_a_memory_fit_that_diverges() -> None:

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from sphere_replay.experiments.launch import run_folder, run_vision
     from sphere_replay.experiments.runner import Interrupted
-    from sphere_replay.vision.job import DivergenceError
+    from sphere_replay.hosts import DivergenceError
     from sphere_replay.vision.specs import DataError
 
     config = config_from(arguments)

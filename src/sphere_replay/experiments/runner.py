@@ -68,11 +68,13 @@ def run_job(
     Killed at any moment and called again with the same arguments, it ends with the same bits in
     `results.json`. Ctrl-C saves a checkpoint first and raises `Interrupted`.
     """
+    if checkpoint_every < 1:
+        raise ValueError(f"checkpoint_every counts steps: at least 1, got {checkpoint_every}")
     with folder.claim(config):
         if folder.finished:
             return folder.results
         job = make_job()
-        folder.write_manifest(describe_environment(seed, job.checksums))
+        changes = folder.write_manifest(describe_environment(seed, job.checksums))
         latest = load_latest(folder.path)
         step, lines = 0, 0
         if latest is not None:
@@ -82,6 +84,8 @@ def run_job(
         with RunLog(folder.log_path, position=lines) as log, _stop_requests() as stop:
             for problem in latest.problems if latest else ():
                 log.append({"step": step, "checkpoint": problem})
+            for change in changes:
+                log.append({"step": step, "environment": change})
             while step < len(job):
                 record = job.advance(step)
                 step += 1

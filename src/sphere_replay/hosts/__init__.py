@@ -1,15 +1,13 @@
 """Learners that replay: one readable file each. SPHERE enters by the selection, not by the host."""
 
-from collections.abc import Callable
-
 from sphere_replay.hosts.der_pp import DarkExperienceReplay
 from sphere_replay.hosts.er import ExperienceReplay
 from sphere_replay.hosts.er_ace import AsymmetricReplay
 from sphere_replay.hosts.gdumb import GDumb
-from sphere_replay.hosts.host import Batch, Costs, Host, HostParts, Step, Views
+from sphere_replay.hosts.host import Batch, Costs, DivergenceError, Host, HostParts, Step, Views
 from sphere_replay.hosts.no_replay import NoReplay
 
-HOSTS: dict[str, Callable[[HostParts], Host]] = {
+HOSTS: dict[str, type[Host]] = {
     "none": NoReplay,
     "er": ExperienceReplay,
     "er-ace": AsymmetricReplay,
@@ -24,6 +22,7 @@ __all__ = [
     "Batch",
     "Costs",
     "DarkExperienceReplay",
+    "DivergenceError",
     "ExperienceReplay",
     "GDumb",
     "Host",

@@ -5,6 +5,9 @@ it; the image is stored unaugmented, and the logits are never refreshed. The MSE
 batch and classes.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 
 from sphere_replay.hosts.host import Batch, Host, HostParts, Step, mislabelled
@@ -13,10 +16,12 @@ from sphere_replay.hosts.host import Batch, Host, HostParts, Step, mislabelled
 class DarkExperienceReplay(Host):
     """DER++. Options: `alpha` (distillation, 0.5), `beta` (labels, 0.5)."""
 
+    OPTIONS: ClassVar[Mapping[str, float]] = {"alpha": 0.5, "beta": 0.5}
+
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
-        self.alpha = parts.options.get("alpha", 0.5)
-        self.beta = parts.options.get("beta", 0.5)
+        self.alpha = self.options["alpha"]
+        self.beta = self.options["beta"]
 
     def observe(self, batch: Batch) -> Step:
         """One update on the stream batch, on stored logits and on stored labels."""
@@ -26,10 +31,10 @@ class DarkExperienceReplay(Host):
         self.backward(loss, len(batch))
         step = Step(loss.item())
         if len(self.memory):
-            dark = self.draw()
+            # Both draws come before any replay gradient: a virtual step follows the stream's alone.
+            dark, labelled = self.draw(), self.draw()
             distance = F.mse_loss(self.forward(dark["x"]), dark["logits"])
             self.backward(self.alpha * distance, len(dark))
-            labelled = self.draw()
             replayed = F.cross_entropy(self.forward(labelled["x"]), labelled["y"])
             self.backward(self.beta * replayed, len(labelled))
             wrong = mislabelled(dark) + mislabelled(labelled)

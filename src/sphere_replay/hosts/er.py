@@ -5,6 +5,9 @@ over the concatenated batch instead, as some code bases do. Replay starts with t
 may return examples of the current task. Memories enter after the update, unaugmented.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
@@ -19,10 +22,12 @@ class ExperienceReplay(Host):
     selection needs the stream gradient by itself).
     """
 
+    OPTIONS: ClassVar[Mapping[str, float]] = {"strength": 1.0, "joint_batch": 0}
+
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
-        self.strength = parts.options.get("strength", 1.0)
-        self.joint_batch = bool(parts.options.get("joint_batch", 0))
+        self.strength = self.options["strength"]
+        self.joint_batch = bool(self.options["joint_batch"])
         if self.joint_batch and self.replay.selection.needs_scores:
             raise ValueError("joint_batch works with the uniform selection only; leave it off")
 

@@ -4,7 +4,8 @@ The stream's cross-entropy sees a part of the columns only; the replayed batch s
 head that goes with it is part of the network, not of the host.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
@@ -45,13 +46,24 @@ MASK_RULES: tuple[MaskRule, ...] = (present_and_newest, present_only, present_an
 class AsymmetricReplay(ExperienceReplay):
     """ER with the asymmetric stream loss. Class ids grow with their first appearance.
 
-    Options: those of ER, and `mask_rule` (0, the authors').
+    Options: `strength` (λ, 1) and `mask_rule` (0, the authors').
     """
+
+    OPTIONS: ClassVar[Mapping[str, float]] = {"strength": 1.0, "joint_batch": 0, "mask_rule": 0}
 
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
-        self._rule = MASK_RULES[int(parts.options.get("mask_rule", 0))]
+        self._rule = MASK_RULES[int(self.options["mask_rule"])]
         self._newest = -1
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, float]) -> None:
+        """Refuse unknown constants, and a joint batch, which knows no asymmetry."""
+        super().check_options(options)
+        if options.get("joint_batch", 0):
+            raise ValueError("joint_batch has one loss for both batches: use it with er only")
+        if options.get("mask_rule", 0) not in range(len(MASK_RULES)):
+            raise ValueError(f"mask_rule must be one of 0 to {len(MASK_RULES) - 1}")
 
     def stream_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy over the columns that the mask rule keeps."""

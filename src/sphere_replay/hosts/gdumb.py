@@ -5,6 +5,9 @@ clipping, CutMix on half of the batches. Its number is that of the last epoch: n
 test accuracy.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
@@ -22,18 +25,18 @@ class GDumb(Host):
     paper's AAA column implies, which leaves chance accuracy before it).
     """
 
+    OPTIONS: ClassVar[Mapping[str, float]] = {
+        "epochs": 256,
+        "fit_batch": 16,
+        "high_lr": 0.05,
+        "low_lr": 0.0005,
+        "clip": 10.0,
+        "cutmix": 0.5,
+        "fit_last_only": 0,
+    }
+
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
-        options = {
-            "epochs": 256,
-            "fit_batch": 16,
-            "high_lr": 0.05,
-            "low_lr": 0.0005,
-            "clip": 10.0,
-            "cutmix": 0.5,
-            "fit_last_only": 0,
-        } | parts.options
-        self._options = options
         self._first_weights = {
             name: value.clone() for name, value in self.network.state_dict().items()
         }
@@ -45,31 +48,31 @@ class GDumb(Host):
 
     def end_task(self, *, last: bool) -> None:
         """Fit the memory from scratch."""
-        if last or not self._options["fit_last_only"]:
+        if last or not self.options["fit_last_only"]:
             self._fit()
 
     def _fit(self) -> None:
         self.network.load_state_dict(self._first_weights)
         self.network.train()
         optimizer = torch.optim.SGD(
-            self.network.parameters(), lr=self._options["high_lr"], momentum=0.9, weight_decay=1e-6
+            self.network.parameters(), lr=self.options["high_lr"], momentum=0.9, weight_decay=1e-6
         )
-        for epoch in range(int(self._options["epochs"])):
-            lr = warm_restart_lr(epoch, self._options["high_lr"], self._options["low_lr"])
+        for epoch in range(int(self.options["epochs"])):
+            lr = warm_restart_lr(epoch, self.options["high_lr"], self.options["low_lr"])
             optimizer.param_groups[0]["lr"] = lr
             order = torch.randperm(len(self.memory), generator=self.parts.augmentation)
-            for rows in torch.split(order, int(self._options["fit_batch"])):
+            for rows in torch.split(order, int(self.options["fit_batch"])):
                 chosen = self.memory.take(rows)
                 optimizer.zero_grad()
                 self.backward(self._loss(chosen["x"], chosen["y"]), len(rows))
-                torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._options["clip"])
+                torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.options["clip"])
                 optimizer.step()
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
         views = self.parts.views.augment(images, self.parts.augmentation)
         self.costs.forward += len(images)
         coin = torch.rand((), generator=self.parts.augmentation)
-        if coin >= self._options["cutmix"]:
+        if coin >= self.options["cutmix"]:
             return F.cross_entropy(self.network(views), labels)
         mixed = cutmix(views, labels, self.parts.augmentation)
         logits = self.network(mixed.images)

@@ -4,18 +4,25 @@ A host learns from one stream batch at a time. What it is made of (network, memo
 controller, views) is handed to it, so that two hosts differ in their losses and nothing else.
 """
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from sphere_replay.memory import Memory
 from sphere_replay.replay import Draw, Replay
-from sphere_replay.scoring import Scores, score
+from sphere_replay.scoring import NonFiniteError, Scores, score
+from sphere_replay.usage import unknown
 
 State = dict[str, Any]
+
+
+class DivergenceError(RuntimeError):
+    """A loss stopped being a number."""
 
 
 class Views(Protocol):
@@ -84,7 +91,12 @@ class HostParts:
 class Host(ABC):
     """A learner. Subclasses write `observe`; most only need `stream_loss` and `replay_loss`."""
 
+    OPTIONS: ClassVar[Mapping[str, float]] = {}
+    """The host's own constants and their defaults."""
+
     def __init__(self, parts: HostParts) -> None:
+        self.check_options(parts.options)
+        self.options = {**self.OPTIONS, **parts.options}
         self.parts = parts
         self.network = parts.network
         self.memory = parts.memory
@@ -96,6 +108,13 @@ class Host(ABC):
             momentum=parts.momentum,
             weight_decay=parts.weight_decay,
         )
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, float]) -> None:
+        """Refuse constants that this host does not have."""
+        for name in options:
+            if name not in cls.OPTIONS:
+                raise ValueError(unknown(f"option of {cls.__name__}", name, cls.OPTIONS))
 
     @abstractmethod
     def observe(self, batch: Batch) -> Step:
@@ -125,6 +144,8 @@ class Host(ABC):
 
     def backward(self, loss: Tensor, examples: int) -> None:
         """Add the gradient of a loss over that many examples."""
+        if not math.isfinite(loss.item()):
+            raise DivergenceError(f"the loss is {loss.item()}")
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.costs.backward += examples
 
@@ -159,13 +180,16 @@ class Host(ABC):
     def _score(self, slots: Tensor) -> Scores:
         self.costs.forward += 2 * len(slots)
         self.costs.scored += 2 * len(slots)
-        return score(
-            self.network,
-            self.memory["x"][slots],
-            self.memory["y"][slots],
-            lr=self.parts.virtual_lr,
-            prepare=self.parts.views.prepare,
-        )
+        try:
+            return score(
+                self.network,
+                self.memory["x"][slots],
+                self.memory["y"][slots],
+                lr=self.parts.virtual_lr,
+                prepare=self.parts.views.prepare,
+            )
+        except NonFiniteError as error:
+            raise DivergenceError(str(error)) from error
 
 
 def mislabelled(draw: Draw) -> int:

@@ -129,15 +129,15 @@ def _proportional(values: Tensor) -> Weighting:
     return Weighting(positive / positive.sum())
 
 
-def _controlled(control: Control | None) -> Callable[[Sphere], Selection]:
-    return lambda recipe: SphereSelection(replace(recipe, control=control))
+def _controlled(control: Control | None) -> Callable[[Sphere, int], Selection]:
+    return lambda recipe, top: SphereSelection(replace(recipe, control=control))
 
 
-SELECTIONS: dict[str, Callable[[Sphere], Selection]] = {
-    "uniform": lambda recipe: Uniform(),
-    "loss": lambda recipe: LossProportional(),
-    "mir": lambda recipe: MirProportional(),
-    "mir-top": lambda recipe: MirTop(),
+SELECTIONS: dict[str, Callable[[Sphere, int], Selection]] = {
+    "uniform": lambda recipe, top: Uniform(),
+    "loss": lambda recipe, top: LossProportional(),
+    "mir": lambda recipe, top: MirProportional(),
+    "mir-top": lambda recipe, top: MirTop(top),
     "sphere": _controlled(None),
     "sphere-identity": _controlled(Control.IDENTITY),
     "sphere-consensus": _controlled(Control.CONSENSUS),
@@ -146,11 +146,11 @@ SELECTIONS: dict[str, Callable[[Sphere], Selection]] = {
     "mir-matched": _controlled(Control.MATCHED_MIR),
     "sphere-no-floor": _controlled(Control.NO_FLOOR),
 }
-"""Names on the command line; a recipe serves those that are built on it."""
+"""Names on the command line. A recipe serves those built on it, `top` those that rank."""
 
 
-def selection_named(name: str, recipe: Sphere) -> Selection:
+def selection_named(name: str, recipe: Sphere, top: int = MirTop.top) -> Selection:
     """The selection of a name, on the given recipe."""
     if name not in SELECTIONS:
         raise ValueError(unknown("selection", name, SELECTIONS))
-    return SELECTIONS[name](recipe)
+    return SELECTIONS[name](recipe, top)

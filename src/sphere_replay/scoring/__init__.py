@@ -8,6 +8,7 @@ from sphere_replay.scoring.folding import FoldableModel, FoldedForward
 from sphere_replay.scoring.score import (
     Forward,
     Loss,
+    NonFiniteError,
     Scores,
     cross_entropy_per_example,
     score,
@@ -19,6 +20,7 @@ __all__ = [
     "FoldedForward",
     "Forward",
     "Loss",
+    "NonFiniteError",
     "Scores",
     "cross_entropy_per_example",
     "score",

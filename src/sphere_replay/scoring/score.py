@@ -43,6 +43,10 @@ class Scores:
         return len(self.losses)
 
 
+class NonFiniteError(ValueError):
+    """A scored loss is not a number: the model, or the step it would take, has diverged."""
+
+
 def cross_entropy_per_example(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross entropy `[n]`, in float32 at least: half precision would drown small increments."""
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -192,7 +196,7 @@ def _check_losses(losses: Tensor, when: str, suspect: str) -> None:
     if len(bad) == 0:
         return
     slot = int(bad[0])
-    raise ValueError(
+    raise NonFiniteError(
         f"the loss of slot {slot} {when} the virtual step is {float(losses[slot])}; check {suspect}"
     )
 

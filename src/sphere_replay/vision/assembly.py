@@ -17,7 +17,7 @@ def build_host(config: VisionConfig) -> Host:
     recipe = Sphere.vision(config.k_s, config.k_t, config.t_frac, alpha=config.alpha)
     replay = Replay(
         memory,
-        selection_named(config.select, recipe),
+        selection_named(config.select, recipe, top=config.replay_batch),
         generator=stream(config.seed, "replay"),
         every=config.every,
         pool=config.pool,

@@ -85,6 +85,23 @@ class VisionConfig:
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("alpha", "t_frac"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.alpha > 1 or self.t_frac == 0:
+            raise ConfigError(
+                f"alpha must lie in [0, 1] and t_frac above 0, got {self.alpha} and {self.t_frac}"
+            )
+        if self.virtual_lr < 0:
+            raise ConfigError(f"virtual_lr must not be negative, got {self.virtual_lr}")
+        for name, least in (("pool", 1), ("evaluate_every", 1), ("limit", self.num_tasks)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        try:
+            HOSTS[self.host].check_options(self.options)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         if self.capacity < self.replay_batch and not self.replacement:
             raise ConfigError(
                 f"the memory holds {self.capacity} examples but each step replays "
@@ -95,6 +112,11 @@ class VisionConfig:
                 f"a pool of {self.pool} candidates cannot give {self.replay_batch} distinct "
                 "memories: raise pool or lower replay_batch"
             )
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks of the dataset's stream."""
+        return dataset_spec(self.dataset).tasks
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

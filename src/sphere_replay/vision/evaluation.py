@@ -30,10 +30,10 @@ def evaluate(host: Host, data: ImageData, stream: ClassStream, task: int) -> Acc
     size = len(stream.tasks[0])
     seen = size * (task + 1)
     own_task = torch.arange(logits.shape[1]) // size == (labels // size)[:, None]
-    # NaN counts as the largest value: a network that gives NaN must not look right by accident.
-    logits = logits.nan_to_num(nan=-torch.inf)
-    among_seen = logits[:, :seen].argmax(dim=1) == labels
-    among_own = logits.masked_fill(~own_task, -torch.inf).argmax(dim=1) == labels
+    # A network that gives NaN must not look right by accident.
+    valid = ~logits.isnan().any(dim=1)
+    among_seen = valid & (logits[:, :seen].argmax(dim=1) == labels)
+    among_own = valid & (logits.masked_fill(~own_task, -torch.inf).argmax(dim=1) == labels)
     return Accuracies(
         _per_class(among_seen, labels, stream.num_classes),
         _per_class(among_own, labels, stream.num_classes),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sphere_replay.hosts import Batch, Step
+from sphere_replay.hosts import Batch, DivergenceError, Step
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.datasets import ImageData
@@ -16,10 +16,6 @@ from sphere_replay.vision.evaluation import evaluate
 from sphere_replay.vision.stream import build_stream
 
 LOG_EVERY = 50
-
-
-class DivergenceError(RuntimeError):
-    """The loss stopped being a number."""
 
 
 @dataclass
@@ -86,15 +82,15 @@ class VisionJob:
         if first:
             self._host.start_task()
         fair = self._mislabelled_share()
-        done = self._host.observe(self._batch(indices))
-        if not math.isfinite(done.loss) or not math.isfinite(done.replay_loss or 0.0):
+        try:
+            done = self._host.observe(self._batch(indices))
+            if last:
+                self._host.end_task(last=step + 1 == len(self))
+        except DivergenceError as error:
             raise DivergenceError(
-                f"the loss at step {step} is {done.loss} (replay {done.replay_loss}): the run has "
-                "diverged; try a lower lr"
-            )
+                f"the run has diverged at step {step}: {error}; try a lower lr"
+            ) from error
         self._count(done, fair)
-        if last:
-            self._host.end_task(last=step + 1 == len(self))
         interval = self.config.evaluate_every
         if last or (interval and (step + 1) % interval == 0):
             self._evaluate(step, task, last=last)

@@ -30,6 +30,10 @@ HOSTS: dict[str, Settings] = {
 
 HOST_ON_DATASET: dict[tuple[str, str], Settings] = {
     ("mnist", "er-ace"): {"head": "linear"},
+    **{
+        (dataset, "gdumb"): {"options": {"fit_last_only": 1}}
+        for dataset in ("cifar10", "cifar100", "tiny-imagenet")
+    },
     ("cifar10", "der-pp"): {"options": {"alpha": 0.5, "beta": 0.5}},
     ("cifar100", "der-pp"): {"options": {"alpha": 0.3, "beta": 1.0}},
 }
@@ -46,7 +50,7 @@ DEFAULT_MIR_POOL = 96
 OPEN: dict[str, set[str]] = {
     "*": {"split_by", "noise_kind", "width"},
     "digits": set(VisionConfig.__dataclass_fields__),
-    "mnist": {"batch", "replay_batch", "head", "pool", "options", "lr"},
+    "mnist": {"batch", "replay_batch", "head", "pool", "options"},
     "fashion-mnist": set(VisionConfig.__dataclass_fields__),
     "tiny-imagenet": {"pool", "options"},
 }
@@ -79,6 +83,7 @@ def resolve(
     if select in SCORED_EVERY_STEP:
         settings |= {"every": 1, "pool": MIR_POOL.get(dataset, DEFAULT_MIR_POOL)}
     settings["virtual_lr"] = overrides.get("lr", settings.get("lr", VisionConfig.lr))
+    settings["options"] = dict(settings.get("options", {}))
     config = VisionConfig(dataset, host, select, noise, seed, **settings)
     known = set(VisionConfig.__dataclass_fields__)
     for name in overrides:
