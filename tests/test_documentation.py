@@ -3,17 +3,25 @@
 import contextlib
 import io
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from sphere_replay.cli import build_parser
+from sphere_replay.commands.options import config_from
+from sphere_replay.experiments.metrics import METRICS
+from sphere_replay.hosts import HOSTS
+from sphere_replay.replay import SELECTIONS
+
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-GENERATED = {"performance.md"}
+GENERATED = {"performance.md", "reproduction.md"}
 
 # A python block and, if it follows at once, the text block that shows its output.
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_SHELL = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -32,7 +40,10 @@ WITH_CODE = [path for path in DOCUMENTS if _blocks(path.read_text("utf-8"))]
 
 
 @pytest.mark.parametrize("path", WITH_CODE, ids=_name)
-def test_code_runs_and_prints_what_is_shown(path: Path) -> None:
+def test_code_runs_and_prints_what_is_shown(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # documents that make runs leave them here
     namespace: dict[str, object] = {"__name__": path.stem}
     for line, code, shown in _blocks(path.read_text("utf-8")):
         printed = io.StringIO()
@@ -47,6 +58,56 @@ def test_code_runs_and_prints_what_is_shown(path: Path) -> None:
 def test_the_documents_with_code_are_found() -> None:
     names = {_name(path) for path in WITH_CODE}
     assert {"README.md", "docs/index.md", "docs/concepts.md", "docs/edge-cases.md"} <= names
+    assert "docs/experiments.md" in names
+
+
+def _commands() -> list[tuple[str, list[str]]]:
+    """(document, arguments) of every `sphere` command in a shell block."""
+    found = []
+    for path in [*DOCUMENTS, ROOT / "CONTRIBUTING.md"]:
+        for block in _SHELL.findall(path.read_text("utf-8")):
+            for line in block.splitlines():
+                words = shlex.split(line, comments=True)
+                if words[:1] == ["sphere"] and words[1:] != ["--help"]:
+                    found.append((_name(path), words[1:]))
+    return found
+
+
+def test_shown_commands_exist_with_all_their_names() -> None:
+    commands = _commands()
+    assert {"run", "sweep", "table", "plot", "search"} <= {words[0] for _, words in commands}
+    for _, words in commands:
+        arguments = build_parser().parse_args(words)  # exits if an option is not known
+        if words[0] in ("run", "show", "search"):
+            assert config_from(arguments).dataset == words[1]
+
+
+def test_the_page_of_metrics_has_every_name_and_formula() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for name, metric in METRICS.items():
+        better = "higher" if metric.higher_is_better else "lower"
+        start = f"| `{name}` | {metric.title} | `{metric.formula}` | {better} | "
+        matching = [row for row in rows if row.startswith(start) and row != f"{start}|"]
+        assert len(matching) == 1, f"docs/metrics.md lacks a row that starts with: {start}"
+
+
+def test_the_page_of_hosts_has_every_host_with_its_options() -> None:
+    page = (ROOT / "docs" / "hosts.md").read_text("utf-8")
+    sections = {section.split("`", 1)[0]: section for section in page.split("\n## `")[1:]}
+    assert list(sections) == list(HOSTS)
+    for name, host in HOSTS.items():
+        for option, default in host.OPTIONS.items():
+            row = next((row for row in sections[name].splitlines() if f"`{option}`" in row), "")
+            assert f"{default:g}" in row, f"{name}: `{option}` should be shown as {default:g}"
+    for selection in SELECTIONS:
+        assert f"`{selection}`" in page
+
+
+def test_the_site_has_every_page() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8")
+    for path in DOCUMENTS[1:]:
+        assert f": {path.relative_to(ROOT / 'docs').as_posix()}" in settings
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=_name)

@@ -17,7 +17,7 @@ from sphere_replay.benchmarks import digits, train
 from sphere_replay.benchmarks.bare import BareReplay
 from sphere_replay.benchmarks.digits import random_images, stored_mnist
 from sphere_replay.benchmarks.steps import StepTimes, time_steps
-from sphere_replay.benchmarks.stopwatch import PARTS, Stopwatch, divided, one_thread
+from sphere_replay.benchmarks.stopwatch import PARTS, Stopwatch, divided, threads
 from sphere_replay.benchmarks.train import (
     FULL_128,
     MLP_500,
@@ -127,7 +127,7 @@ def test_division_charges_every_part_and_changes_nothing() -> None:
     plain, watched = job("sphere"), job("sphere")
     ticks = itertools.count()
     watch = Stopwatch(lambda: float(next(ticks)))
-    with one_thread():
+    with threads(1):
         for step in range(3):
             plain.advance(step)
         with divided(watch):
@@ -146,7 +146,7 @@ def test_uniform_replay_neither_scores_nor_allocates() -> None:
     runner = job("uniform")
     ticks = itertools.count()
     watch = Stopwatch(lambda: float(next(ticks)))
-    with one_thread(), divided(watch):
+    with threads(1), divided(watch):
         for step in range(3):
             runner.advance(step)
     assert watch.seconds["scoring"] == watch.seconds["allocation"] == 0
@@ -154,7 +154,7 @@ def test_uniform_replay_neither_scores_nor_allocates() -> None:
 
 
 def test_shares_of_a_step_add_up() -> None:
-    with one_thread():
+    with threads(1):
         times = time_steps(
             random_images(3000), capacity=64, steps=4, least_rounds=2, least_seconds=0
         )
@@ -165,11 +165,12 @@ def test_shares_of_a_step_add_up() -> None:
     assert sum(times.shares.values()) == pytest.approx(1)
 
 
-def test_cells_follow_from_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    def made_up(*_arguments: object, **_settings: object) -> StepTimes:
-        shares = {"scoring": 0.5, "allocation": 0.125, "draw": 0.125, "rest": 0.25}
-        return StepTimes({"bare": 0.5, "er": 1.0, "sphere": 4.0}, shares, batch=64, rounds=9)
+def made_up(*_data: object, **_settings: object) -> StepTimes:
+    shares = {"scoring": 0.5, "allocation": 0.125, "draw": 0.125, "rest": 0.25}
+    return StepTimes({"bare": 0.5, "er": 1.0, "sphere": 4.0}, shares, batch=64, rounds=9)
 
+
+def test_cells_follow_from_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "time_steps", made_up)
     er, sphere = measure_cells(Plan(networks=()), random_images(20), silent)
     assert (er.figure, er.against, er.ratio, er.images_per_second) == ("ER", "bare loop", 2, 64)
@@ -192,6 +193,13 @@ def test_every_network_is_scored_and_allocated() -> None:
     assert [cell.threads for cell in cells[:4]] == [1] * 4
     assert labels[0] == (0, 3, "training steps")
     assert labels[-1] == (3, 3, "done")
+
+
+def test_large_networks_have_the_threads_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "time_steps", made_up)
+    plan = replace(TINY, networks=(Scored(4), Scored(4, 2)), threads=2, least_rounds=1)
+    cells = measure_cells(plan, random_images(20), silent)
+    assert [cell.threads for cell in cells] == [1] * 4 + [2] * 2
 
 
 def cell(figure: str, scored: Scored | None, ratio: float) -> Cell:
@@ -274,9 +282,9 @@ def run(*argv: str) -> int:
 
 
 def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--quick", "--json") == 0
+    assert run("--quick", "--json", "--threads", "1") == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["command"] == ["sphere", "bench", "train", "--quick"]
+    assert report["command"] == ["sphere", "bench", "train", "--quick", "--threads", "1"]
     assert report["machine"]["data"] == "random images and labels of MNIST's shape"
     er, sphere, *others = report["cells"]
     assert len(others) == 4
@@ -306,7 +314,7 @@ def test_command_of_the_page_does_not_tell_where_the_data_are(
 ) -> None:
     monkeypatch.setattr(train, "QUICK", replace(TINY, networks=()))
     monkeypatch.setattr(train, "stored_mnist", lambda folder: random_images(3000))
-    arguments = argparse.Namespace(quick=True, data=tmp_path / "images")
+    arguments = argparse.Namespace(quick=True, data=tmp_path / "images", threads=None)
     report = train.measure(arguments, silent)
     assert report.command == ("sphere", "bench", "train", "--quick", "--data", "images")
     assert report.machine["data"] == "MNIST"

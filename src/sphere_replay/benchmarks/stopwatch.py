@@ -71,10 +71,10 @@ def divided(watch: Stopwatch) -> Iterator[None]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use a single thread; afterwards as many as before."""
+def threads(count: int) -> Iterator[None]:
+    """Let torch use this many threads; afterwards as many as before."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
