@@ -34,9 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     column = arguments.column or list(table.columns)[-1]
     if column not in table.columns:
         raise UsageError(unknown("column", column, table.columns))
-    cells = [
-        cell for cell in table.cells(EVALUATION_SEEDS[: arguments.seeds]) if cell.column == column
-    ]
+    cells = table.cells(EVALUATION_SEEDS[: arguments.seeds], columns=[column])
     if not summaries(cells, arguments.runs):
         raise UsageError(
             f"no finished runs of {arguments.table} in {arguments.runs}; make them with: "

@@ -52,10 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
     table = TABLES[arguments.table]
     settings = parse_settings(arguments.set)
     seeds = (DEVELOPMENT_SEEDS if arguments.development else EVALUATION_SEEDS)[: arguments.seeds]
-    try:
-        cells = table.cells(seeds, **settings)
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
     for name, chosen, known in (
         ("method", arguments.methods, table.spec.methods),
         ("column", arguments.columns, table.columns),
@@ -63,12 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
         for entry in chosen or ():
             if entry not in known:
                 raise UsageError(unknown(name, entry, known))
-    cells = [
-        cell
-        for cell in cells
-        if cell.method in (arguments.methods or table.spec.methods)
-        and cell.column in (arguments.columns or table.columns)
-    ]
+    try:
+        cells = table.cells(seeds, arguments.methods, arguments.columns, **settings)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
     failed: list[Outcome] = []
     done = 0
     with step_progress(f"sweep {arguments.table}", hidden=arguments.quiet) as bar:

@@ -34,8 +34,16 @@ class Table:
     columns: dict[str, dict[str, Any]]
     """Column names with the settings they stand for."""
 
-    def cells(self, seeds: Iterable[int], **settings: Any) -> list[Cell]:
-        """Every run of the table, seed by seed so that a part of it is balanced."""
+    def cells(
+        self,
+        seeds: Iterable[int],
+        methods: Iterable[str] | None = None,
+        columns: Iterable[str] | None = None,
+        **settings: Any,
+    ) -> list[Cell]:
+        """Runs of the table (or of some rows and columns), seed by seed: any part is balanced."""
+        methods = set(self.spec.methods if methods is None else methods)
+        columns = set(self.columns if columns is None else columns)
         return [
             Cell(
                 row.method,
@@ -44,7 +52,9 @@ class Table:
             )
             for seed in seeds
             for row in self.rows
+            if row.method in methods
             for column, chosen in self.columns.items()
+            if column in columns
         ]
 
 
