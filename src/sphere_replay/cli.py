@@ -6,13 +6,24 @@ Bad input ends in one line on standard error and exit code 2, never in a traceba
 import argparse
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
 from sphere_replay import __version__
-from sphere_replay.usage import UsageError, unknown
+from sphere_replay.usage import Interrupted, UsageError, unknown
 
-COMMANDS: tuple[str, ...] = ("ls", "show", "run", "sweep", "table", "plot", "search", "demo")
+COMMANDS: tuple[str, ...] = (
+    "ls",
+    "show",
+    "run",
+    "sweep",
+    "table",
+    "plot",
+    "search",
+    "bench",
+    "demo",
+)
 """Names of modules in `sphere_replay.commands`; a new command is one module and one word here."""
 
 
@@ -54,13 +65,27 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
-    arguments = build_parser().parse_args(argv)
     try:
-        code = arguments.run(arguments)
+        arguments = build_parser().parse_args(argv)
+        return int(arguments.run(arguments) or 0)
     except UsageError as error:
         print(f"sphere: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return int(code or 0)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        print(f"sphere: {error}", file=sys.stderr)
+        return 2
+    except (Interrupted, KeyboardInterrupt) as stop:
+        command = shlex.join(["sphere", *(sys.argv[1:] if argv is None else argv)])
+        print(f"{stop or 'stopped'}. Nothing is lost; to go on: {command}", file=sys.stderr)
+        return 130
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("sphere_replay"):
+            raise
+        print(
+            f"sphere: this needs {error.name}: pip install 'sphere-replay[vision]'",
+            file=sys.stderr,
+        )
+        return 2

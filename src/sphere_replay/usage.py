@@ -8,6 +8,10 @@ class UsageError(Exception):
     """Bad input from the command line; its message says what to do."""
 
 
+class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for it
+    """Somebody pressed Ctrl-C, and everything has been saved."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """A sentence for a name that does not exist, with the closest ones that do."""
     names = list(known)

@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Show both parts."""
     from rich.console import Console
 
-    if arguments.seeds < 2:
-        raise UsageError("--seeds: a comparison needs at least 2")
+    if arguments.seeds < 2 or arguments.workers < 1:
+        raise UsageError("a comparison needs at least 2 seeds and 1 worker")
     console = Console()
     arguments.out.mkdir(parents=True, exist_ok=True)
     show_toy(console, arguments.out)

@@ -9,13 +9,19 @@ from sphere_replay.usage import UsageError
 from sphere_replay.vision.config import ConfigError, VisionConfig
 from sphere_replay.vision.presets import resolve
 
+_OWN_OPTIONS = ("dataset", "host", "select", "noise", "seed")
+
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """What identifies a run."""
     parser.add_argument("preset", metavar="PRESET", help="a preset's name; `sphere ls` lists them")
     parser.add_argument("--host", default="er", help="the learner (default: er)")
-    parser.add_argument("--select", default="uniform", help="how memories are chosen for replay")
-    parser.add_argument("--noise", type=float, default=0.4, metavar="RATE", help="wrong labels")
+    parser.add_argument(
+        "--select", default="uniform", help="how memories are chosen for replay (default: uniform)"
+    )
+    parser.add_argument(
+        "--noise", type=float, default=0.4, metavar="RATE", help="share of wrong labels (0.4)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="fixes everything random (default: 0)")
     parser.add_argument("--limit", type=int, metavar="N", help="use N examples of the stream")
     parser.add_argument(
@@ -66,6 +72,8 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
         name, separator, value = pair.partition("=")
         if not separator:
             raise UsageError(f"--set takes NAME=VALUE, got {pair!r}")
+        if name in _OWN_OPTIONS:
+            raise UsageError(f"{name} has a place of its own on the command line, not in --set")
         try:
             settings[name] = json.loads(value)
         except json.JSONDecodeError:

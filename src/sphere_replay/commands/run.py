@@ -10,7 +10,6 @@ Examples:
 
 import argparse
 import json
-import shlex
 import sys
 
 from sphere_replay.commands.options import (
@@ -43,7 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
         FolderBusyError,
     )
     from sphere_replay.experiments.launch import run_folder, run_vision
-    from sphere_replay.experiments.runner import Interrupted
     from sphere_replay.hosts import DivergenceError
     from sphere_replay.vision.specs import DataError
 
@@ -51,6 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.checkpoint_every < 1:
         raise UsageError("--checkpoint-every counts steps: at least 1")
     quiet = arguments.quiet or arguments.json
+    folder = run_folder(config, arguments.out)
+    if not quiet and folder.finished:
+        print("This run is finished already; these are its results.")
     try:
         with step_progress(f"{config.host} · {config.select}", hidden=quiet) as report:
             results = run_vision(
@@ -63,14 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
             )
     except (ConfigMismatchError, DataMismatchError, FolderBusyError, DataError) as error:
         raise UsageError(str(error)) from error
-    except Interrupted as stop:
-        command = shlex.join(["sphere", *sys.argv[1:]])
-        print(f"{stop}. Nothing is lost; to go on: {command}", file=sys.stderr)
-        return 130
     except DivergenceError as error:
         print(f"sphere: {error}. The checkpoint before it was kept.", file=sys.stderr)
         return 1
-    folder = run_folder(config, arguments.out)
     if arguments.json:
         print(json.dumps({"folder": str(folder.path), **results}))
         return 0
@@ -82,10 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _print_results(results: dict[str, dict[str, float | None]]) -> None:
     from sphere_replay.experiments.metrics import METRICS
 
-    for name, value in results["metrics"].items():
+    for name, metric in METRICS.items():
+        value = results["metrics"].get(name)
         if value is not None:
-            print(f"{name:<22} {100 * value:6.2f}%   {METRICS[name].formula}")
+            print(f"{name:<22} {100 * value:6.2f}%   {metric.formula}")
     for group in ("replay", "costs"):
         for name, value in results[group].items():
             if value is not None:
-                print(f"{name:<28} {value:.3f}")
+                print(f"{name:<28} {value:.4g}" if value % 1 else f"{name:<28} {value:.0f}")

@@ -50,20 +50,28 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.commands.progress import step_progress
     from sphere_replay.experiments.catalog import DEVELOPMENT_SEEDS
     from sphere_replay.experiments.search import search
+    from sphere_replay.vision.config import ConfigError
 
     grid = parse_grid(arguments.grid) if arguments.grid else PAPER_GRID
     base = config_from(arguments)
+    if arguments.seeds < 1 or arguments.workers < 1:
+        raise UsageError("--seeds and --workers count from 1")
+    if not base.select.startswith("sphere"):
+        raise UsageError("only sphere and its controls have allocation settings to search")
     quiet = arguments.quiet or arguments.json
     with step_progress("search", hidden=quiet) as report:
-        ranking = search(
-            base,
-            grid,
-            DEVELOPMENT_SEEDS[: arguments.seeds],
-            arguments.out,
-            data=arguments.data,
-            workers=arguments.workers,
-            report=report,
-        )
+        try:
+            ranking = search(
+                base,
+                grid,
+                DEVELOPMENT_SEEDS[: arguments.seeds],
+                arguments.out,
+                data=arguments.data,
+                workers=arguments.workers,
+                report=report,
+            )
+        except ConfigError as error:
+            raise UsageError(str(error)) from error
     if arguments.json:
         print(json.dumps([entry.to_dict() for entry in ranking]))
         return 0

@@ -20,15 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Resolve and print."""
-    from sphere_replay.vision.presets import is_open
+    from sphere_replay.vision.presets import provenance
 
     config = config_from(arguments)
     settings = config.to_dict()
     if arguments.json:
-        left_open = [name for name in settings if is_open(config, name)]
-        print(json.dumps({"config": settings, "open": left_open}))
+        notes = {name: note for name in settings if (note := provenance(config, name))}
+        print(json.dumps({"config": settings, "notes": notes}))
         return 0
     for name, value in settings.items():
-        note = "   (left open by the paper)" if is_open(config, name) else ""
-        print(f"{name:<15} {json.dumps(value)}{note}")
+        note = provenance(config, name)
+        print(f"{name:<15} {json.dumps(value)}" + (f"   ({note})" if note else ""))
     return 0

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build the cells and render them."""
-    from sphere_replay.experiments.catalog import EVALUATION_SEEDS, TABLES
+    from sphere_replay.experiments.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, TABLES
     from sphere_replay.experiments.collection import as_results, collect, load_collection
     from sphere_replay.experiments.render import to_json, to_markdown, to_rich
     from sphere_replay.experiments.tables import build_rows
@@ -49,7 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         place = arguments.results / f"{arguments.table}.json"
         remedy = f"sphere sweep {arguments.table} --save {place}"
-        runs = load_collection(place) if place.is_file() else []
+        try:
+            runs = load_collection(place) if place.is_file() else []
+        except ValueError as error:
+            raise UsageError(f"{place} is damaged: {error}") from error
+        runs = [run for run in runs if run["seed"] not in DEVELOPMENT_SEEDS]
     if not runs:
         raise UsageError(f"no results in {place}; make them with: {remedy}")
     rows = build_rows(table.spec, as_results(runs))

@@ -10,6 +10,9 @@ from sphere_replay.experiments.checkpoint import load_latest, save
 from sphere_replay.experiments.folder import RunFolder, describe_environment
 from sphere_replay.experiments.log import RunLog
 from sphere_replay.experiments.trees import flatten, unflatten
+from sphere_replay.usage import Interrupted
+
+__all__ = ["Interrupted", "Job", "Report", "run_job"]
 
 Report = Callable[[int, int, str], None]
 """Told how many steps are done, of how many, and a few words about how it goes."""
@@ -45,10 +48,6 @@ class Job(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
         ...
-
-
-class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for it
-    """The run was asked to stop, and has saved itself."""
 
 
 def run_job(

@@ -2,14 +2,17 @@
 
 import multiprocessing
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from sphere_replay.experiments.launch import run_folder, run_vision
+from sphere_replay.experiments.runner import Interrupted
 from sphere_replay.vision.config import VisionConfig
+
+ERROR_FILE = "error.txt"
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class Outcome:
     """What became of a run."""
 
     config: VisionConfig
-    status: Literal["finished", "skipped", "failed"]
+    status: Literal["finished", "skipped", "failed", "interrupted"]
     reason: str = ""
     """The last line of what went wrong; the whole of it is in the run's `error.txt`."""
 
@@ -49,28 +52,45 @@ def sweep(
             done(Outcome(config, "skipped"))
         else:
             waiting.append(config)
-    if workers == 1:
-        for config in waiting:
-            done(_attempt(config, out, data))
-        return outcomes
+    attempts = _in_turn if workers == 1 else _side_by_side
+    for outcome in attempts(waiting, out, data, workers):
+        if outcome.status == "interrupted":
+            raise Interrupted(f"stopped with {len(configs) - len(outcomes)} runs to go")
+        done(outcome)
+    return outcomes
+
+
+def _in_turn(
+    configs: list[VisionConfig], out: Path, data: Path | None, workers: int
+) -> Iterator[Outcome]:
+    for config in configs:
+        yield _attempt(config, out, data)
+
+
+def _side_by_side(
+    configs: list[VisionConfig], out: Path, data: Path | None, workers: int
+) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = [pool.submit(_attempt, config, out, data) for config in waiting]
+        futures = [pool.submit(_attempt, config, out, data) for config in configs]
         try:
             for future in as_completed(futures):
-                done(future.result())
-        except KeyboardInterrupt:
+                yield future.result()
+        except KeyboardInterrupt:  # the workers got it too, and are saving their runs
+            raise Interrupted("stopped") from None
+        finally:
             pool.shutdown(cancel_futures=True)
-            raise
-    return outcomes
 
 
 def _attempt(config: VisionConfig, out: Path, data: Path | None) -> Outcome:
     folder = run_folder(config, out)
     try:
         run_vision(config, out, data=data)
+    except (Interrupted, KeyboardInterrupt):
+        return Outcome(config, "interrupted")
     except Exception as error:
         folder.path.mkdir(parents=True, exist_ok=True)
-        (folder.path / "error.txt").write_text(traceback.format_exc())
+        (folder.path / ERROR_FILE).write_text(traceback.format_exc())
         return Outcome(config, "failed", f"{type(error).__name__}: {error}")
+    (folder.path / ERROR_FILE).unlink(missing_ok=True)
     return Outcome(config, "finished")

@@ -23,7 +23,7 @@ def _indices_of_smallest(rows: Tensor, count: int) -> Tensor:
     """
     height, width = rows.shape
     groups = width // _GROUP
-    if groups < 8 * count:
+    if groups < 4 * count:
         return rows.topk(count, dim=1, largest=False, sorted=False).indices
     grouped = rows[:, : groups * _GROUP].view(height, _GROUP, groups)
     nearest = _indices_of_smallest(grouped.amin(dim=1), count)

@@ -183,8 +183,8 @@ class Host(ABC):
         try:
             return score(
                 self.network,
-                self.memory["x"][slots],
-                self.memory["y"][slots],
+                self.memory["x"].index_select(0, slots),
+                self.memory["y"].index_select(0, slots),
                 lr=self.parts.virtual_lr,
                 prepare=self.parts.views.prepare,
             )
@@ -194,4 +194,4 @@ class Host(ABC):
 
 def mislabelled(draw: Draw) -> int:
     """How many of the drawn memories carry a wrong label."""
-    return int((draw["y"] != draw["true"]).sum())
+    return int((draw["y"] != draw["true"]).count_nonzero())

@@ -91,7 +91,7 @@ class Replay:
         if len(self.memory) == 0:
             raise ValueError("nothing to replay: the memory is empty")
         if not self.selection.needs_scores:
-            return self._draw(count, torch.arange(len(self.memory)), None)
+            return self._draw_uniformly(count)
         if self._due or self._draws_since >= self.every:
             self._rescore(score)
         self._draws_since += 1
@@ -125,19 +125,23 @@ class Replay:
             [weights, weights.new_full((added,), uniform)]
         )
 
-    def _draw(self, count: int, slots: Tensor, weights: Tensor | None) -> Draw:
-        if not self.replacement:
-            count = min(count, len(slots))
-        if weights is None and not self.replacement:
-            chosen = torch.randperm(len(slots), generator=self._generator)[:count]
+    def _draw_uniformly(self, count: int) -> Draw:
+        size = len(self.memory)
+        if self.replacement:
+            indices = torch.randint(size, (count,), generator=self._generator)
         else:
-            weights = torch.ones(len(slots)) if weights is None else weights
-            scheme = Scheme.REPLACEMENT if self.replacement else Scheme.SUCCESSIVE
-            total = weights.sum()
-            probabilities = weights / total if total > 0 else torch.ones_like(weights)
-            chosen = draw(probabilities, count, scheme, self._generator)
-        mass = 1.0 if self.weighting is None or self.unit_mass else self.weighting.mass
-        indices = slots[chosen]
+            indices = torch.randperm(size, generator=self._generator)[:count]
+        return Draw(indices, 1.0, self.memory.take(indices))
+
+    def _draw(self, count: int, slots: Tensor, weights: Tensor) -> Draw:
+        assert self.weighting is not None
+        scheme = Scheme.REPLACEMENT
+        if not self.replacement:
+            scheme, count = Scheme.SUCCESSIVE, min(count, len(slots))
+        total = weights.sum()
+        probabilities = weights / total if total > 0 else torch.ones_like(weights)
+        indices = slots[draw(probabilities, count, scheme, self._generator)]
+        mass = 1.0 if self.unit_mass else self.weighting.mass
         return Draw(indices, mass, self.memory.take(indices))
 
     def state_dict(self) -> State:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -21,7 +22,7 @@ class Weighting:
     mass: float = 1.0
     running_scale: float | None = None
 
-    @property
+    @cached_property
     def effective_sample_size(self) -> float:
         """ESS of the normalised weights: how many memories share the replay."""
         total = self.weights.double().sum()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.memory import Memory
-from sphere_replay.replay.controller import Draw, Replay
+from sphere_replay.replay.controller import Draw, Replay, State
 from sphere_replay.replay.selections import SphereSelection
 from sphere_replay.scoring import Forward, Scores, cross_entropy_per_example, score
 
@@ -54,6 +54,14 @@ class SphereReplay:
         """Rescore at the next draw."""
         self.replay.start_task()
 
+    def state_dict(self) -> State:
+        """Everything the next draw depends on, apart from the memory and the model."""
+        return self.replay.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken."""
+        self.replay.load_state_dict(state)
+
     def draw(
         self,
         count: int,
@@ -63,6 +71,7 @@ class SphereReplay:
         per_example_loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         features: Forward | None = None,
         optimizer: torch.optim.Optimizer | None = None,
+        prepare: Callable[[Tensor], Tensor] | None = None,
     ) -> Draw:
         """Memories to replay, after `loss.backward()` on the stream batch.
 
@@ -73,6 +82,7 @@ class SphereReplay:
             per_example_loss: (outputs, targets) -> `[n]`; cross-entropy unless given.
             features: inputs -> (features `[n, d]`, outputs); `model.forward_features` unless given.
             optimizer: Take the virtual step with (a restored copy of) this optimizer, not with SGD.
+            prepare: Turns stored inputs into model inputs, such as uint8 images into floats.
         """
 
         def scorer(slots: Tensor) -> Scores:
@@ -84,6 +94,7 @@ class SphereReplay:
                 forward=features,
                 loss=per_example_loss or cross_entropy_per_example,
                 optimizer=optimizer,
+                prepare=prepare,
             )
 
         return self.replay.draw(count, scorer)

@@ -15,6 +15,17 @@ from sphere_replay.vision.stream import SplitBy
 ADMISSIONS = ("reservoir", "class-balanced", "greedy-balanced")
 
 
+_KINDS: dict[str, tuple[Any, bool]] = {
+    "str": (str, False),
+    "int": (int, False),
+    "float": ((float, int), False),
+    "bool": (bool, False),
+    "int | None": (int, True),
+    "dict[str, float]": (dict, False),
+}
+"""What the fields' annotations mean, and whether None is a value."""
+
+
 class ConfigError(ValueError):
     """A configuration that cannot run; the message says which value and what to do."""
 
@@ -63,9 +74,10 @@ class VisionConfig:
     """The host's own constants; see the host's docstring."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         dataset_spec(self.dataset)
         _one_of("host", self.host, HOSTS)
-        _one_of("select", self.select, SELECTIONS)
+        _one_of("selection", self.select, SELECTIONS)
         _one_of("noise_kind", self.noise_kind, [kind.value for kind in NoiseKind])
         _one_of("split_by", self.split_by, [by.value for by in SplitBy])
         _one_of("head", self.head, [head.value for head in Head])
@@ -102,6 +114,10 @@ class VisionConfig:
             HOSTS[self.host].check_options(self.options)
         except ValueError as error:
             raise ConfigError(str(error)) from error
+        if self.options.get("joint_batch") and self.select != "uniform":
+            raise ConfigError("joint_batch works with the uniform selection only: leave it off")
+        if self.seed < 0:
+            raise ConfigError(f"seed must not be negative, got {self.seed}")
         if self.capacity < self.replay_batch and not self.replacement:
             raise ConfigError(
                 f"the memory holds {self.capacity} examples but each step replays "
@@ -112,6 +128,14 @@ class VisionConfig:
                 f"a pool of {self.pool} candidates cannot give {self.replay_batch} distinct "
                 "memories: raise pool or lower replay_batch"
             )
+
+    def _check_types(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            kind, optional = _KINDS[_spelled(entry.type)]
+            right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+            if not (right or (optional and value is None)):
+                raise ConfigError(f"{entry.name} takes {_spelled(entry.type)}, got {value!r}")
 
     @property
     def num_tasks(self) -> int:
@@ -135,3 +159,7 @@ class VisionConfig:
 def _one_of(name: str, value: str, known: Iterable[str]) -> None:
     if value not in known:
         raise ConfigError(unknown(name, value, known))
+
+
+def _spelled(annotation: object) -> str:
+    return annotation.__name__ if type(annotation) is type else str(annotation)

@@ -151,17 +151,18 @@ class VisionJob:
         self._tally = ReplayTally(**state["tally"])
 
     def _batch(self, indices: Tensor) -> Batch:
+        # index_select: indexing by a tensor is ten times slower on rows of uint8.
         return Batch(
-            self._data.train_images[indices],
-            self.stream.labels[indices],
-            self.stream.clean_labels[indices],
+            self._data.train_images.index_select(0, indices),
+            self.stream.labels.index_select(0, indices),
+            self.stream.clean_labels.index_select(0, indices),
         )
 
     def _mislabelled_share(self) -> float:
         memory = self._host.memory
         if len(memory) == 0:
             return 0.0
-        return float((memory["y"] != memory["true"]).double().mean())
+        return int((memory["y"] != memory["true"]).count_nonzero()) / len(memory)
 
     def _count(self, done: Step, fair: float) -> None:
         tally, weighting = self._tally, self._host.replay.weighting

@@ -72,12 +72,12 @@ class Pipeline:
                 f"images must be stored as uint8, got {images.dtype}: this view would scale them "
                 "a second time"
             )
-        scaled = images.to(torch.float32) / 255
+        scaled = images.to(torch.float32).div_(255)
         if self.mean is None or self.std is None:
             return scaled
         mean = torch.tensor(self.mean, device=images.device)[:, None, None]
         std = torch.tensor(self.std, device=images.device)[:, None, None]
-        return (scaled - mean) / std
+        return scaled.sub_(mean).div_(std)
 
     def augment(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """The view for training: random crop, random flip, then as in `prepare`."""
