@@ -30,6 +30,7 @@ HOSTS: dict[str, Settings] = {
 
 HOST_ON_DATASET: dict[tuple[str, str], Settings] = {
     ("mnist", "er-ace"): {"head": "linear"},
+    ("mnist", "der-pp"): {"lr": 0.1, "options": {"alpha": 0.5, "beta": 1.0}},
     **{
         (dataset, "gdumb"): {"options": {"fit_last_only": 1}}
         for dataset in ("cifar10", "cifar100", "tiny-imagenet")
