@@ -20,6 +20,7 @@ lint: $(VENV)/.ready
 
 bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GEMM; writes docs/performance.md.
 	$(BIN)/sphere bench allocate --markdown docs/performance.md
+	$(BIN)/sphere bench train --markdown docs/performance-train.md
 
 docs: $(VENV)/.docs  ## The documentation site, into site/.
 	$(BIN)/mkdocs build --strict

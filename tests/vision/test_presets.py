@@ -10,7 +10,7 @@ from sphere_replay.hosts import HOSTS
 from sphere_replay.replay import SELECTIONS
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import ConfigError, VisionConfig
-from sphere_replay.vision.presets import is_open, names, resolve
+from sphere_replay.vision.presets import provenance, names, resolve
 
 FULL = ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet"]
 SMALL = ["cifar10-small", "cifar100-small", "tiny-imagenet-small"]
@@ -113,11 +113,11 @@ def test_settings_can_be_overridden_and_the_virtual_step_follows_the_learning_ra
 
 def test_what_the_paper_leaves_open_is_marked() -> None:
     config = resolve("cifar10")
-    assert not any(is_open(config, name) for name in ("capacity", "lr", "k_s", "every", "alpha"))
-    assert is_open(config, "split_by")
-    assert is_open(resolve("digits"), "capacity")
-    assert is_open(resolve("mnist"), "batch")
-    assert not is_open(resolve("mnist"), "capacity")
+    assert not any(provenance(config, name) for name in ("capacity", "lr", "k_s", "every", "alpha"))
+    assert provenance(config, "split_by") == "left open by the paper"
+    assert provenance(resolve("digits"), "capacity") == "chosen here"
+    assert provenance(resolve("mnist"), "batch") == "left open by the paper"
+    assert not provenance(resolve("mnist"), "capacity")
 
 
 @pytest.mark.parametrize(

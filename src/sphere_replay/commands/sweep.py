@@ -10,7 +10,6 @@ Examples:
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 
 from sphere_replay.commands.options import add_place_options, parse_settings
@@ -91,7 +90,19 @@ def run(arguments: argparse.Namespace) -> int:
             f"{outcome.reason}"
         )
     if arguments.save and runs:
-        command = shlex.join(["sphere", *sys.argv[1:]])
-        save_collection(arguments.save, arguments.table, command, settings, runs)
+        save_collection(arguments.save, arguments.table, _command(arguments), settings, runs)
         print(f"saved to {arguments.save}")
     return 1 if failed else 0
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """The command that made the results, without what only concerns the machine it ran on."""
+    words = ["sphere", "sweep", arguments.table, "--seeds", str(arguments.seeds)]
+    for option in ("methods", "columns"):
+        if chosen := getattr(arguments, option):
+            words += [f"--{option}", *chosen]
+    if arguments.development:
+        words.append("--development")
+    for pair in arguments.set:
+        words += ["--set", pair]
+    return shlex.join([*words, "--save", str(arguments.save)])
