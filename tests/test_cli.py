@@ -1,0 +1,156 @@
+"""The command line as a stranger meets it: help, mistakes, results, tables, pictures."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sphere_replay.cli import COMMANDS, main
+
+SHORT = ["--limit", "200", "--quiet"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(words)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as stop:
+            main([name, "--help"])
+        assert stop.value.code == 0
+        assert "Example" in capsys.readouterr().out, name
+
+
+def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "ls", "--json")
+    listing = json.loads(out)
+    assert code == 0
+    assert {"digits", "mnist", "cifar10-small"} <= set(listing["presets"])
+    assert set(listing["hosts"]) == {"none", "er", "er-ace", "der-pp", "gdumb"}
+    assert len(listing["selections"]) == 11
+
+
+def test_showing_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "show", "cifar10", "--host", "er-ace", "--select=sphere", "--json")
+    shown = json.loads(out)
+    assert code == 0
+    assert (shown["config"]["k_s"], shown["config"]["k_t"]) == (10, 50)
+    assert shown["notes"]["split_by"] == "left open by the paper"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "digitz"], "unknown preset 'digitz': did you mean digits?"),
+        (["run", "digits", "--host", "er-ac"], "did you mean er-ace"),
+        (["run", "digits", "--select", "spere"], "unknown selection 'spere': did you mean sphere"),
+        (["run", "digits", "--noise", "1.0"], "noise must lie in [0, 1)"),
+        (["run", "digits", "--set", "capacity=5"], "raise capacity or lower replay_batch"),
+        (["run", "digits", "--set", "lr=fast"], "takes float, got 'fast'"),
+        (["run", "digits", "--set", "speed=1"], "unknown setting 'speed'"),
+        (["run", "mnist", "--data", "nowhere"], "nowhere"),
+        (["sweep", "mnits"], "unknown table 'mnits': did you mean mnist"),
+        (["table", "digits", "--results", "nowhere"], "make them with: sphere sweep digits"),
+        (["plot", "digits", "--runs", "nowhere"], "make them with: sphere sweep digits"),
+        (["search", "digits", "--grid", "beta=1"], "--grid takes NAME=A,B"),
+    ],
+)
+def test_mistakes_get_one_line_that_helps(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_run_prints_its_results_and_keeps_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "digits", "--select", "sphere", "--out", str(tmp_path), *SHORT]
+    code, out, _ = run(capsys, *words, "--json")
+    results = json.loads(out)
+    assert code == 0
+    assert 0 <= results["metrics"]["class_il"] <= 1
+    assert results["costs"]["scored_per_example"] > 0
+    assert json.loads((Path(results["folder"]) / "results.json").read_text()).items() <= (
+        results.items()
+    )
+    assert run(capsys, *words, "--json")[1] == out
+    assert run(capsys, *words)[1].startswith("class_il")
+
+
+def test_a_diverging_run_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "digits", "--set", "lr=1e30", "--out", str(tmp_path), *SHORT]
+    code, _, err = run(capsys, *words)
+    assert code == 1
+    assert "diverged at step 1" in err
+
+
+def test_from_sweep_to_table_and_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, saved = tmp_path / "runs", tmp_path / "results" / "digits.json"
+    some = ["--methods", "ER", "ER + SPHERE", "--columns", "40%"]
+    sweep = ["sweep", "digits", "--seeds", "2", "--out", str(runs), "--save", str(saved), *some]
+    code, out, _ = run(capsys, *sweep, "--quiet")
+    assert code == 0
+    assert "4 of 4 runs finished" in out
+    assert "--out" not in json.loads(saved.read_text())["command"]
+    finished = {path: path.stat().st_mtime_ns for path in runs.glob("*/results.json")}
+    run(capsys, *sweep, "--quiet")
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    code, out, _ = run(capsys, "table", "digits", "--results", str(saved.parent), "--json")
+    table = json.loads(out)
+    assert code == 0
+    (cell,) = [
+        row for row in table["rows"] if (row["method"], row["column"]) == ("ER + SPHERE", "40%")
+    ]
+    wanted = {"method", "column", "metric", "mean", "sd", "seeds", "published"}
+    assert wanted | {"paired_gain", "ci95"} <= set(cell)
+    assert cell["seeds"] == 2
+    assert len(cell["ci95"]) == 2
+    plots = tmp_path / "plots"
+    code, out, _ = run(
+        capsys, "plot", "digits", "--runs", str(runs), "--out", str(plots), "--column", "40%"
+    )
+    assert code == 0
+    assert len(list(plots.glob("*.png"))) == 3
+
+
+def test_a_failed_run_is_reported_and_stops_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", "digits", "--seeds", "1", "--out", str(tmp_path), "--columns", "Clean"]
+    code, out, _ = run(
+        capsys, *words, "--methods", "ER", "MIR", "--quiet", "--set", "lr=1e30", "--set", "limit=99"
+    )
+    assert code == 1
+    assert "0 of 2 runs finished" in out
+    assert out.count("failed: er") == 2
+    assert len(list(tmp_path.glob("*/error.txt"))) == 2
+
+
+def test_search_ranks_candidates_on_development_seeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["search", "digits", "--seeds", "2", "--grid", "alpha=0.5,0.85", "--out", str(tmp_path)]
+    code, out, _ = run(capsys, *words, "--limit", "200", "--json")
+    ranking = json.loads(out)
+    assert code == 0
+    assert [entry["gain"] for entry in ranking] == sorted(
+        (entry["gain"] for entry in ranking), reverse=True
+    )
+    assert {entry["alpha"] for entry in ranking} == {0.5, 0.85}
+    seeds = {json.loads(path.read_text())["seed"] for path in tmp_path.glob("*/config.json")}
+    assert seeds == {1000, 1001}
+
+
+def test_demo_draws_the_toy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "demo", "--toy-only", "--out", str(tmp_path))
+    assert code == 0
+    assert "its weight is 0.50 times that of uniform" in " ".join(out.split())
+    assert (tmp_path / "spike-and-region.png").stat().st_size > 10_000
