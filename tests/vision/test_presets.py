@@ -10,7 +10,7 @@ from sphere_replay.hosts import HOSTS
 from sphere_replay.replay import SELECTIONS
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import ConfigError, VisionConfig
-from sphere_replay.vision.presets import provenance, names, resolve
+from sphere_replay.vision.presets import names, provenance, resolve
 
 FULL = ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet"]
 SMALL = ["cifar10-small", "cifar100-small", "tiny-imagenet-small"]

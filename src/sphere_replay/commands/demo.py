@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("demo"), metavar="DIR", help="folder for pictures and runs"
     )
-    parser.add_argument("--seeds", type=int, default=10, help="seeds of the comparison (10)")
+    parser.add_argument("--seeds", type=int, default=20, help="seeds of the comparison (20)")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time (default: 2)")
     parser.add_argument("--toy-only", action="store_true", help="leave the comparison out")
 

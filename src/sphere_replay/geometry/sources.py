@@ -50,6 +50,11 @@ class CostSource(Protocol):
         ...
 
     @property
+    def largest(self) -> float:
+        """No distance exceeds this."""
+        ...
+
+    @property
     def held_bytes(self) -> int:
         """What the source itself keeps in memory, beyond what the caller gave it."""
         ...
@@ -72,6 +77,7 @@ class PointSource:
         self.size = len(points)
         self.dtype = dtype
         self.device = device
+        self.largest = 2.0 if root else 4.0
         self._fast: Tensor | None = None
         if dtype == torch.float32 and not root:
             some = points.rows(slice(0, self.size, 1 + self.size // _CENTER_SAMPLE))
@@ -143,6 +149,7 @@ class MatrixSource:
     def __init__(self, matrix: Tensor) -> None:
         self._matrix = matrix
         self.size = len(matrix)
+        self.largest = float(matrix.max())
         self.dtype = matrix.dtype
         self.device = matrix.device
 

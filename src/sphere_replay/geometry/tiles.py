@@ -98,8 +98,7 @@ class TileGeometry:
         sums = torch.zeros(3, self.size, dtype=self._vector_dtype, device=self.device)
         self._sharpen(eps)
         for rows, cols, distances in self._tiles():
-            kernel = distances * (-1 / (eps * self.unit))
-            kernel.clamp_(min=_LEAST_EXPONENT[self.dtype]).exp_()
+            kernel = self._exponential(distances * (-1 / (eps * self.unit)), eps)
             for total, values in zip(
                 sums, (kernel, kernel.square(), kernel * distances), strict=True
             ):
@@ -184,7 +183,14 @@ class TileGeometry:
         for rows, cols, distances in self._tiles():
             kernel = self._buffer[: distances.numel()].view(distances.shape)
             torch.mul(distances, -1 / (eps * self.unit), out=kernel)
-            yield rows, cols, kernel.clamp_(min=_LEAST_EXPONENT[self.dtype]).exp_()
+            yield rows, cols, self._exponential(kernel, eps)
+
+    def _exponential(self, exponents: Tensor, eps: float) -> Tensor:
+        """exp(exponents) in place, for -C/eps."""
+        least = _LEAST_EXPONENT[self.dtype]
+        if self._source.largest > -least * eps * self.unit:
+            exponents.clamp_(min=least)
+        return exponents.exp_()
 
     def _pair_values(self) -> Iterator[Tensor]:
         for rows, cols, distances in self._tiles():
