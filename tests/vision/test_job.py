@@ -12,11 +12,12 @@ from torch import Tensor
 
 from sphere_replay.experiments.files import canonical_json
 from sphere_replay.experiments.trees import flatten, from_bytes, to_bytes, unflatten
+from sphere_replay.hosts import DivergenceError
 from sphere_replay.vision import job as job_module
 from sphere_replay.vision import load_images
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.evaluation import evaluate
-from sphere_replay.vision.job import DivergenceError, VisionJob
+from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.presets import resolve
 
 DIGITS = load_images("digits")
