@@ -19,6 +19,7 @@ COMMANDS: tuple[str, ...] = (
     "run",
     "sweep",
     "table",
+    "compare",
     "plot",
     "search",
     "bench",
@@ -77,9 +78,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         print(f"sphere: {error}", file=sys.stderr)
         return 2
-    except (Interrupted, KeyboardInterrupt) as stop:
+    except Interrupted as stop:
         command = shlex.join(["sphere", *(sys.argv[1:] if argv is None else argv)])
-        print(f"{stop or 'stopped'}. Nothing is lost; to go on: {command}", file=sys.stderr)
+        print(f"{stop}. Nothing is lost; to go on: {command}", file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        print("stopped at once", file=sys.stderr)
         return 130
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("sphere_replay"):

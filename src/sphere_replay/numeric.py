@@ -28,7 +28,8 @@ def percentile(values: Tensor, fraction: float) -> float:
 
 def effective_sample_size(probabilities: Tensor) -> float:
     """ESS = 1 / Σ p_i² of a probability vector: m if uniform, 1 if all mass is on one memory."""
-    return 1.0 / float(probabilities.double().square().sum())
+    precise = probabilities.to(accumulation_dtype(probabilities.device))
+    return 1.0 / float(precise.square().sum())
 
 
 def population_std(values: Tensor) -> float:

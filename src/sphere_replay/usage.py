@@ -15,6 +15,6 @@ class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """A sentence for a name that does not exist, with the closest ones that do."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+    close = difflib.get_close_matches(name.lower().replace("_", "-"), names, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
     return f"unknown {kind} {name!r}: {hint}"

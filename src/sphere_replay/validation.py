@@ -78,8 +78,8 @@ def check_fraction(**values: float) -> None:
 
 
 def _check_finite(name: str, values: Tensor, origin: str) -> None:
-    # A finite sum of magnitudes proves every entry finite in one pass; search only otherwise.
-    if bool(values.abs().sum(dtype=torch.float32).isfinite()) or bool(values.isfinite().all()):
+    # A finite sum proves every entry finite in one pass; search only otherwise.
+    if bool(values.sum(dtype=torch.float32).isfinite()) or bool(values.isfinite().all()):
         return
     bad = (~values.isfinite()).nonzero()[0].tolist()
     value = float(values[tuple(bad)])

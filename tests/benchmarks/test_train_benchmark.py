@@ -52,8 +52,10 @@ def gentle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(train, "all_threads", nullcontext)
     monkeypatch.setattr(train, "QUICK", TINY)
     before = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == 1
+    torch.set_num_threads(before)
 
 
 def silent(done: int, total: int, label: str) -> None:

@@ -74,6 +74,10 @@ class Listening(Replay):
         self.draws.append(super().draw(count, listening))
         return self.draws[-1]
 
+    def redraw(self, count: int) -> Draw:
+        self.draws.append(super().redraw(count))
+        return self.draws[-1]
+
 
 def parts(
     select: str | Selection = "uniform",

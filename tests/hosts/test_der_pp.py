@@ -120,7 +120,7 @@ def test_a_step_reports_both_draws() -> None:
 
 @pytest.mark.parametrize("every", [1, 2, 3, 4])
 def test_scores_follow_the_gradient_of_the_stream_loss_alone(every: int) -> None:
-    """Also at the second draw of a step, when the distillation gradient has been added."""
+    """And a step scores once, however many draws it makes."""
     host = DarkExperienceReplay(parts("sphere", every=every))
     batches = [stream_batch(seed) for seed in range(6)]
     found, expected = stream_gradients_at_scorings(host, batches, F.cross_entropy)

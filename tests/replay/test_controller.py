@@ -43,6 +43,18 @@ def test_a_new_task_scores_at_its_first_draw_and_counts_from_there() -> None:
     assert scorings(replay, scorer, 9) == [0, 4, 8]
 
 
+def test_a_second_draw_of_a_step_neither_scores_nor_counts() -> None:
+    scorer = Scorer(torch.ones(20))
+    replay = Replay(filled(20), Given(), generator=generator(), every=2)
+    for _ in range(4):
+        first, second = replay.draw(5, scorer), replay.redraw(5)
+        assert len(set(second.indices.tolist())) == 5
+        assert first.indices.tolist() != second.indices.tolist()
+    assert len(scorer.asked) == 2
+    with pytest.raises(ValueError, match="follows a draw"):
+        Replay(filled(20), Given(), generator=generator()).redraw(5)
+
+
 def test_uniform_replay_never_asks_for_scores() -> None:
     replay = Replay(filled(8), Uniform(), generator=generator())
     replay.start_task()

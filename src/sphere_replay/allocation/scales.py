@@ -97,7 +97,7 @@ class NeighborScales:
     ) -> Temperature:
         """A fraction of the running 95th percentile of positive increments."""
         current = percentile(increments.clamp(min=0), 0.95)
-        if running_scale is not None:
+        if running_scale:  # an average of zero has seen no risk yet: it starts with the first
             current = self.decay * running_scale + (1 - self.decay) * current
         return Temperature(self.t_frac * current, current)
 

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run, with a progress bar unless asked otherwise."""
     from sphere_replay.commands.progress import step_progress
+    from sphere_replay.experiments.checkpoint import CheckpointError
     from sphere_replay.experiments.folder import (
         ConfigMismatchError,
         DataMismatchError,
@@ -52,6 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
     folder = run_folder(config, arguments.out)
     if not quiet and folder.finished:
         print("This run is finished already; these are its results.")
+    expected = (
+        *(ConfigMismatchError, DataMismatchError, FolderBusyError),
+        *(CheckpointError, DataError),
+    )
     try:
         with step_progress(f"{config.host} · {config.select}", hidden=quiet) as report:
             results = run_vision(
@@ -62,10 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
                 report=report,
                 progress=not quiet,
             )
-    except (ConfigMismatchError, DataMismatchError, FolderBusyError, DataError) as error:
+    except expected as error:
         raise UsageError(str(error)) from error
     except DivergenceError as error:
-        print(f"sphere: {error}. The checkpoint before it was kept.", file=sys.stderr)
+        print(f"sphere: {error}. Checkpoints before it are kept.", file=sys.stderr)
         return 1
     if arguments.json:
         print(json.dumps({"folder": str(folder.path), **results}))

@@ -56,8 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     base = config_from(arguments)
     if arguments.seeds < 1 or arguments.workers < 1:
         raise UsageError("--seeds and --workers count from 1")
-    if not base.select.startswith("sphere"):
-        raise UsageError("only sphere and its controls have allocation settings to search")
+    if not base.select.startswith("sphere") or base.select == "sphere-no-floor":
+        raise UsageError(f"{base.select} has no alpha to search; use sphere or another control")
     quiet = arguments.quiet or arguments.json
     with step_progress("search", hidden=quiet) as report:
         try:

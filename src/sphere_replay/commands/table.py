@@ -51,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
         remedy = f"sphere sweep {arguments.table} --save {place}"
         try:
             runs = load_collection(place) if place.is_file() else []
-        except ValueError as error:
+            runs = [run for run in runs if run["seed"] not in DEVELOPMENT_SEEDS]
+        except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{place} is damaged: {error}") from error
-        runs = [run for run in runs if run["seed"] not in DEVELOPMENT_SEEDS]
     if not runs:
         raise UsageError(f"no results in {place}; make them with: {remedy}")
     rows = build_rows(table.spec, as_results(runs))

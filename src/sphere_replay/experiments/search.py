@@ -10,6 +10,7 @@ from typing import Any
 from sphere_replay.experiments.launch import run_folder
 from sphere_replay.experiments.statistics import Spread, mean, standard_deviation
 from sphere_replay.experiments.sweep import Outcome, sweep
+from sphere_replay.usage import UsageError
 from sphere_replay.vision.config import VisionConfig
 
 
@@ -50,7 +51,7 @@ def search(
         nonlocal done
         done += 1
         if outcome.status == "failed":
-            raise RuntimeError(f"a run of the search failed: {outcome.reason}")
+            raise UsageError(f"a run of the search failed: {outcome.reason}")
         if report is not None:
             report(done, len(configs), "")
 
@@ -58,7 +59,7 @@ def search(
     reached = [_accuracy(config, out) for config in controls]
     ranking = []
     for point, runs in zip(points, candidates, strict=True):
-        gains = [_accuracy(run, out) - base for run, base in zip(runs, reached, strict=True)]
+        gains = [_accuracy(run, out) - control for run, control in zip(runs, reached, strict=True)]
         spread = standard_deviation(gains, Spread.SAMPLE) or 0.0
         ranking.append(Candidate(point, mean(gains), spread / math.sqrt(len(gains))))
     return sorted(ranking, key=lambda candidate: -candidate.gain)

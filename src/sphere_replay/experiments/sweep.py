@@ -3,7 +3,7 @@
 import multiprocessing
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -72,10 +72,13 @@ def _side_by_side(
 ) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = [pool.submit(_attempt, config, out, data) for config in configs]
+        futures = {pool.submit(_attempt, config, out, data): config for config in configs}
         try:
             for future in as_completed(futures):
-                yield future.result()
+                try:
+                    yield future.result()
+                except BrokenExecutor:
+                    yield Outcome(futures[future], "failed", "its worker process was killed")
         except KeyboardInterrupt:  # the workers got it too, and are saving their runs
             raise Interrupted("stopped") from None
         finally:

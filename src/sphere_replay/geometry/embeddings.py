@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from sphere_replay.numeric import accumulation_dtype, median
+from sphere_replay.numeric import accumulation_dtype
 
 VANISHING = 1e-12
 """A centred row shorter than this is rounding noise around the mean: it stays at the origin."""
 
 _CHUNK_ELEMENTS = 1 << 17
+_CENTER_SAMPLE = 256
 _HELD_ELEMENTS = 1 << 22
 """Smaller sets are normalised once and held, which costs at most 32 MiB."""
 
@@ -63,6 +64,10 @@ class UnitRows:
             return block
         return block.sub_(self._mean).div_(self._centered_norms[rows, None])
 
+    def rough_center(self) -> Tensor:
+        """About the mean row `[d]`: good enough as an origin, on which no distance depends."""
+        return self._unit(slice(0, len(self), 1 + len(self) // _CENTER_SAMPLE)).mean(dim=0)
+
     def all(self, dtype: torch.dtype, origin: Tensor | None = None) -> Tensor:
         """Every unit row `[m, d]`, as seen from `origin` `[d]`, in the given precision."""
         points = torch.empty(self._features.shape, dtype=dtype, device=self._features.device)
@@ -71,11 +76,8 @@ class UnitRows:
             points[rows] = block if origin is None else block.sub_(origin)
         return points
 
-    def _raw(self, rows: slice) -> Tensor:
-        return self._features[rows].to(self._precision)
-
     def _normalized(self, rows: slice) -> Tensor:
-        return self._raw(rows) / self._norms[rows, None]
+        return self._features[rows] / self._norms[rows, None]  # float64, as the norms are
 
     def _blocks(self) -> Iterator[slice]:
         size, dim = self._features.shape
@@ -103,12 +105,3 @@ def center_embeddings(features: Tensor) -> Tensor:
     """
     dtype = torch.promote_types(features.dtype, torch.float32)
     return UnitRows(features, center=True).all(dtype)
-
-
-def neighbor_distance_scale(features: Tensor, neighbor: int = 8) -> float:
-    """d0: the median cosine distance 1 - cos to the k-th nearest neighbour, 1 if that is zero."""
-    from sphere_replay.geometry.build import build_geometry
-    from sphere_replay.geometry.distances import Cosine
-
-    distances = build_geometry(features, Cosine(d0=1.0)).neighbor_radius([neighbor])
-    return median(distances) or 1.0

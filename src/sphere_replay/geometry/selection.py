@@ -12,7 +12,8 @@ _BIT_PATTERN = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 def smallest(rows: Tensor, count: int) -> Tensor:
     """The `count` smallest values of each row `[t, n]`, ascending: `[t, count]`."""
-    return rows.gather(1, _indices_of_smallest(rows, count)).sort(dim=1).values
+    found = rows.gather(1, _indices_of_smallest(rows, count))
+    return found.topk(count, dim=1, largest=False).values  # sorts short rows faster than sort()
 
 
 def _indices_of_smallest(rows: Tensor, count: int) -> Tensor:

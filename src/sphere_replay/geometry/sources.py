@@ -27,9 +27,6 @@ _DIRECT_BELOW = {torch.float64: 1e-3, torch.float32: 1e-8}
 
 _DIRECT_CHUNK = 1 << 22
 
-_CENTER_SAMPLE = 512
-"""Distances do not depend on the origin: the mean of about this many points centres well enough."""
-
 
 class CostSource(Protocol):
     """Blocks of a symmetric cost matrix, on demand."""
@@ -80,8 +77,7 @@ class PointSource:
         self.largest = 2.0 if root else 4.0
         self._fast: Tensor | None = None
         if dtype == torch.float32 and not root:
-            some = points.rows(slice(0, self.size, 1 + self.size // _CENTER_SAMPLE))
-            self._fast = points.all(dtype, origin=some.mean(dim=0))
+            self._fast = points.all(dtype, origin=points.rough_center())
             self._norms = torch.linalg.vector_norm(self._fast, dim=1).square_()
             largest = float(self._norms.max())
             self._finest_eps = _TOLERATED_ROUNDINGS * torch.finfo(dtype).eps * largest

@@ -32,7 +32,7 @@ class DarkExperienceReplay(Host):
         step = Step(loss.item())
         if len(self.memory):
             # Both draws come before any replay gradient: a virtual step follows the stream's alone.
-            dark, labelled = self.draw(), self.draw()
+            dark, labelled = self.draw(), self.redraw()
             distance = F.mse_loss(self.forward(dark["x"]), dark["logits"])
             self.backward(self.alpha * distance, len(dark))
             replayed = F.cross_entropy(self.forward(labelled["x"]), labelled["y"])

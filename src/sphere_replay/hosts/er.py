@@ -24,6 +24,13 @@ class ExperienceReplay(Host):
 
     OPTIONS: ClassVar[Mapping[str, float]] = {"strength": 1.0, "joint_batch": 0}
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, float]) -> None:
+        """Refuse unknown constants, and a joint mean with a strength it cannot honour."""
+        super().check_options(options)
+        if options.get("joint_batch") and options.get("strength", 1) != 1:
+            raise ValueError("joint_batch takes one mean over both batches: leave strength at 1")
+
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
         self.strength = self.options["strength"]

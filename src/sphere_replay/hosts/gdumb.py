@@ -25,6 +25,7 @@ class GDumb(Host):
     paper's AAA column implies, which leaves chance accuracy before it).
     """
 
+    REPLAYS = False
     OPTIONS: ClassVar[Mapping[str, float]] = {
         "epochs": 256,
         "fit_batch": 16,
@@ -40,6 +41,14 @@ class GDumb(Host):
         self._first_weights = {
             name: value.clone() for name, value in self.network.state_dict().items()
         }
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, float]) -> None:
+        """Refuse unknown constants, and fits that cannot be made."""
+        super().check_options(options)
+        for name in ("epochs", "fit_batch"):
+            if options.get(name, 1) < 1:
+                raise ValueError(f"option {name} must be at least 1, got {options[name]}")
 
     def observe(self, batch: Batch) -> Step:
         """Only remember."""

@@ -93,6 +93,8 @@ class Host(ABC):
 
     OPTIONS: ClassVar[Mapping[str, float]] = {}
     """The host's own constants and their defaults."""
+    REPLAYS: ClassVar[bool] = True
+    """Whether a selection has anything to decide."""
 
     def __init__(self, parts: HostParts) -> None:
         self.check_options(parts.options)
@@ -112,9 +114,11 @@ class Host(ABC):
     @classmethod
     def check_options(cls, options: Mapping[str, float]) -> None:
         """Refuse constants that this host does not have."""
-        for name in options:
+        for name, value in options.items():
             if name not in cls.OPTIONS:
                 raise ValueError(unknown(f"option of {cls.__name__}", name, cls.OPTIONS))
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+                raise ValueError(f"option {name} takes a number that is not negative: {value!r}")
 
     @abstractmethod
     def observe(self, batch: Batch) -> Step:
@@ -153,6 +157,10 @@ class Host(ABC):
         """Memories to replay; scores them when due, reusing the stream gradient."""
         return self.replay.draw(self.parts.replay_batch, self._score)
 
+    def redraw(self) -> Draw:
+        """A second, independent draw for the same step."""
+        return self.replay.redraw(self.parts.replay_batch)
+
     def remember(self, batch: Batch, **fields: Tensor) -> None:
         """Offer a batch to the memory: images as they came, never augmented."""
         self.memory.add(x=batch.images, y=batch.labels, true=batch.true_labels, **fields)
@@ -180,6 +188,7 @@ class Host(ABC):
     def _score(self, slots: Tensor) -> Scores:
         self.costs.forward += 2 * len(slots)
         self.costs.scored += 2 * len(slots)
+        slots = slots.to(self.memory.device)
         try:
             return score(
                 self.network,

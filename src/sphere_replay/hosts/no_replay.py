@@ -8,6 +8,8 @@ from sphere_replay.hosts.host import Batch, Host, Step
 class NoReplay(Host):
     """Plain SGD on the stream; the memory stays empty."""
 
+    REPLAYS = False
+
     def observe(self, batch: Batch) -> Step:
         """One update on the stream batch."""
         self.optimizer.zero_grad()

@@ -5,7 +5,7 @@ has the uniform weight until it is scored.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,11 +13,14 @@ from torch import Tensor
 
 from sphere_replay.allocation.sampling import Scheme, draw
 from sphere_replay.memory import Memory
+from sphere_replay.numeric import percentile
 from sphere_replay.replay.selections import Selection, Uniform, Weighting
 from sphere_replay.scoring import Scores
 
 State = dict[str, Any]
 """A tree of tensors, numbers, strings and None: what checkpoints hold."""
+
+_LOGGED_QUANTILES = (0.05, 0.5, 0.95)
 
 Scorer = Callable[[Tensor], Scores]
 """Scores the memories in the given slots `[m]`."""
@@ -97,15 +100,28 @@ class Replay:
         self._draws_since += 1
         return self._draw(count, *self._current())
 
+    def redraw(self, count: int) -> Draw:
+        """Another independent draw of the same step, by the weights of the last `draw`."""
+        if not self.selection.needs_scores:
+            return self._draw_uniformly(count)
+        if self.weighting is None:
+            raise ValueError("redraw() follows a draw(): nothing has been scored yet")
+        return self._draw(count, *self._current())
+
     def _rescore(self, score: Scorer) -> None:
         size = len(self.memory)
         if self.pool is None or self.pool >= size:
             self._slots = torch.arange(size)
         else:
             self._slots = torch.randperm(size, generator=self._generator)[: self.pool]
-        self._versions = self.memory.versions[self._slots]
+        self._versions = self.memory.versions.cpu()[self._slots]
         scores = score(self._slots)
-        self.weighting = self.selection.weigh(scores, self._running_scale, self._generator)
+        weighting = self.selection.weigh(scores, self._running_scale, self._generator)
+        quantiles = {
+            f"increment_p{100 * share:g}": percentile(scores.increments, share)
+            for share in _LOGGED_QUANTILES
+        }
+        self.weighting = replace(weighting, details={**weighting.details, **quantiles})
         self._running_scale = self.weighting.running_scale
         self._draws_since = 0
         self._due = False
@@ -115,12 +131,12 @@ class Replay:
         assert self.weighting is not None
         weights = self.weighting.weights.cpu()
         uniform = self.weighting.mass / len(weights)
-        versions = self.memory.versions
+        versions = self.memory.versions.cpu()
         stale = versions[self._slots] != self._versions
         weights = weights.masked_fill(stale, uniform)
-        if self.pool is not None and self.pool < len(versions):
-            return self._slots, weights
         added = len(versions) - len(weights)
+        if self.pool is not None and len(versions) > self.pool:
+            return self._slots, weights
         return torch.arange(len(versions)), torch.cat(
             [weights, weights.new_full((added,), uniform)]
         )
@@ -155,6 +171,7 @@ class Replay:
             "versions": self._versions,
             "weights": None if self.weighting is None else self.weighting.weights,
             "mass": None if self.weighting is None else self.weighting.mass,
+            "details": {} if self.weighting is None else dict(self.weighting.details),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -166,4 +183,6 @@ class Replay:
         self._slots, self._versions = state["slots"], state["versions"]
         self.weighting = None
         if state["weights"] is not None:
-            self.weighting = Weighting(state["weights"], state["mass"], self._running_scale)
+            self.weighting = Weighting(
+                state["weights"], state["mass"], self._running_scale, state["details"]
+            )

@@ -1,7 +1,7 @@
 """Selections: small values that turn the scores of memories into replay weights."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.allocation import Control, Sphere, allocate
-from sphere_replay.numeric import effective_sample_size
+from sphere_replay.numeric import accumulation_dtype, effective_sample_size
 from sphere_replay.scoring import Scores
 from sphere_replay.usage import unknown
 
@@ -21,14 +21,15 @@ class Weighting:
     weights: Tensor
     mass: float = 1.0
     running_scale: float | None = None
+    details: Mapping[str, float] = field(default_factory=dict)
+    """What a log should know about how the weights came about."""
 
     @cached_property
     def effective_sample_size(self) -> float:
         """ESS of the normalised weights: how many memories share the replay."""
-        total = self.weights.double().sum()
-        if total == 0:
-            return float(len(self.weights))
-        return effective_sample_size(self.weights.double() / total)
+        weights = self.weights.to(accumulation_dtype(self.weights.device))
+        total = weights.sum()
+        return effective_sample_size(weights / total) if total > 0 else float(len(weights))
 
 
 class Selection(Protocol):
@@ -118,11 +119,17 @@ class SphereSelection:
             running_scale=running_scale,
             generator=generator,
         )
-        return Weighting(allocation.weights, allocation.mass, allocation.running_scale)
+        details = {
+            "temperature": allocation.temperature,
+            "largest_support": float(allocation.support.max()),
+            "eps_s": allocation.eps_s,
+            "eps_t": allocation.eps_t,
+        }
+        return Weighting(allocation.weights, allocation.mass, allocation.running_scale, details)
 
 
 def _proportional(values: Tensor) -> Weighting:
-    positive = values.clamp(min=0).double()
+    positive = values.clamp(min=0).to(accumulation_dtype(values.device))
     largest = positive.max()
     if largest == 0:
         return Weighting(torch.full_like(positive, 1 / len(positive)))

@@ -1,5 +1,6 @@
 """Everything that decides a vision run, as one flat value; its JSON form is the run's identity."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -8,7 +9,7 @@ from sphere_replay.hosts import HOSTS
 from sphere_replay.replay import SELECTIONS
 from sphere_replay.usage import unknown
 from sphere_replay.vision.models import Head
-from sphere_replay.vision.noise import NoiseKind
+from sphere_replay.vision.noise import LOOKALIKES, NoiseKind
 from sphere_replay.vision.specs import dataset_spec
 from sphere_replay.vision.stream import SplitBy
 
@@ -75,6 +76,7 @@ class VisionConfig:
 
     def __post_init__(self) -> None:
         self._check_types()
+        self._spell_floats()
         dataset_spec(self.dataset)
         _one_of("host", self.host, HOSTS)
         _one_of("selection", self.select, SELECTIONS)
@@ -116,6 +118,12 @@ class VisionConfig:
             raise ConfigError(str(error)) from error
         if self.options.get("joint_batch") and self.select != "uniform":
             raise ConfigError("joint_batch works with the uniform selection only: leave it off")
+        if self.select != "uniform" and not HOSTS[self.host].REPLAYS:
+            raise ConfigError(f"{self.host} replays nothing: leave --select at uniform")
+        if self.noise_kind == NoiseKind.ASYMMETRIC and self.dataset not in LOOKALIKES:
+            raise ConfigError(
+                f"{self.dataset} has no asymmetric noise: nobody says which classes look alike"
+            )
         if self.seed < 0:
             raise ConfigError(f"seed must not be negative, got {self.seed}")
         if self.capacity < self.replay_batch and not self.replacement:
@@ -136,6 +144,19 @@ class VisionConfig:
             right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
             if not (right or (optional and value is None)):
                 raise ConfigError(f"{entry.name} takes {_spelled(entry.type)}, got {value!r}")
+
+    def _spell_floats(self) -> None:
+        """1 and 1.0 are one configuration, and must be one in JSON; infinity is none."""
+        for entry in fields(self):
+            if _spelled(entry.type) == "float":
+                value = float(getattr(self, entry.name))
+                if not math.isfinite(value):
+                    raise ConfigError(f"{entry.name} must be finite, got {value}")
+                object.__setattr__(self, entry.name, value)
+        if not all(isinstance(value, int | float) for value in self.options.values()):
+            raise ConfigError(f"options take numbers, got {self.options}")
+        options = {name: float(value) for name, value in self.options.items()}
+        object.__setattr__(self, "options", options)
 
     @property
     def num_tasks(self) -> int:

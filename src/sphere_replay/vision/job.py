@@ -193,6 +193,7 @@ class VisionJob:
             "task": task,
             **asdict(done),
             "effective_sample_size": weighting and weighting.effective_sample_size,
+            **(weighting.details if weighting else {}),
             "accuracy": self._anytime[-1][1] if self._anytime else None,
             **asdict(self._host.costs),
         }

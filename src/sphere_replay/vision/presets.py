@@ -1,7 +1,4 @@
-"""The paper's settings per dataset and host, and what it leaves open.
-
-`OPEN` names values that the paper does not state; they were chosen here (see docs/reproduction.md).
-"""
+"""The paper's settings per dataset and host, and notes on what it leaves open."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +8,7 @@ from sphere_replay.vision.config import ConfigError, VisionConfig
 
 Settings = dict[str, Any]
 
-DATASETS: dict[str, Settings] = {
+DATASET_SETTINGS: dict[str, Settings] = {
     "digits": {"capacity": 100, "batch": 10, "replay_batch": 10, "evaluate_every": 20},
     "mnist": {"capacity": 500, "batch": 64, "replay_batch": 64, "evaluate_every": 50},
     "fashion-mnist": {"capacity": 500, "batch": 64, "replay_batch": 64, "evaluate_every": 50},
@@ -21,7 +18,7 @@ DATASETS: dict[str, Settings] = {
 }
 """Values shared by all hosts of a dataset."""
 
-HOSTS: dict[str, Settings] = {
+HOST_SETTINGS: dict[str, Settings] = {
     "der-pp": {"lr": 0.03},
     "gdumb": {"admission": "greedy-balanced"},
     "er-ace": {"head": "cosine"},
@@ -48,12 +45,17 @@ ALLOCATION: dict[tuple[str, str], Settings] = {
 MIR_POOL = {"cifar10": 96, "cifar100": 160}
 DEFAULT_MIR_POOL = 96
 
-OPEN: dict[str, set[str]] = {
-    "*": {"split_by", "noise_kind", "width"},
-    "mnist": {"batch", "replay_batch", "head", "pool", "options"},
-    "tiny-imagenet": {"pool", "options"},
+_OPEN = "left open by the paper"
+_SEE = "not the paper's, see docs/reproduction.md"
+NOTES: dict[tuple[str, str], dict[str, str]] = {
+    ("*", "*"): {"split_by": _OPEN, "noise_kind": _OPEN},
+    ("mnist", "*"): {"batch": _OPEN, "replay_batch": f"{_SEE}: 32", "pool": _OPEN},
+    ("mnist", "er-ace"): {"head": f"{_SEE}: cosine"},
+    ("mnist", "der-pp"): {"lr": _SEE, "virtual_lr": _SEE, "options": _OPEN},
+    ("tiny-imagenet", "*"): {"pool": _OPEN},
+    ("tiny-imagenet", "der-pp"): {"options": _OPEN},
 }
-"""Fields whose value the paper does not give, by dataset."""
+"""Values that the paper does not give, or gives otherwise, by dataset and host."""
 
 NOT_IN_THE_PAPER = ("digits", "fashion-mnist")
 
@@ -71,11 +73,11 @@ def resolve(
     """The full configuration of a preset, with every default filled in."""
     small = preset.endswith("-small")
     dataset = preset.removesuffix("-small")
-    if dataset not in DATASETS or (small and not dataset.startswith(("cifar", "tiny"))):
+    if dataset not in DATASET_SETTINGS or (small and not dataset.startswith(("cifar", "tiny"))):
         raise ConfigError(unknown("preset", preset, names()))
     settings: Settings = {
-        **DATASETS[dataset],
-        **HOSTS.get(host, {}),
+        **DATASET_SETTINGS[dataset],
+        **HOST_SETTINGS.get(host, {}),
         **HOST_ON_DATASET.get((dataset, host), {}),
         **ALLOCATION.get((dataset, host), {}),
     }
@@ -87,6 +89,8 @@ def resolve(
     settings["options"] = dict(settings.get("options", {}))
     config = VisionConfig(dataset, host, select, noise, seed, **settings)
     known = set(VisionConfig.__dataclass_fields__)
+    if isinstance(overrides.get("options"), dict):
+        overrides["options"] = settings["options"] | overrides["options"]
     for name in overrides:
         if name not in known:
             raise ConfigError(unknown("setting", name, sorted(known)))
@@ -95,14 +99,18 @@ def resolve(
 
 def names() -> list[str]:
     """Every preset."""
-    small = [f"{name}-small" for name in DATASETS if name.startswith(("cifar", "tiny"))]
-    return [*DATASETS, *small]
+    small = [f"{name}-small" for name in DATASET_SETTINGS if name.startswith(("cifar", "tiny"))]
+    return [*DATASET_SETTINGS, *small]
 
 
 def provenance(config: VisionConfig, setting: str) -> str:
     """Where a setting's value comes from, if not from the paper."""
     if config.dataset in NOT_IN_THE_PAPER:
         return "chosen here"
-    if setting in OPEN["*"] or setting in OPEN.get(config.dataset, set()):
-        return "left open by the paper"
+    if setting == "width" and config.width != VisionConfig.width:
+        return f"the paper's is {VisionConfig.width}"
+    for dataset in (config.dataset, "*"):
+        for host in (config.host, "*"):
+            if note := NOTES.get((dataset, host), {}).get(setting):
+                return note
     return ""

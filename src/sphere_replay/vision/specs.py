@@ -1,9 +1,10 @@
 """What is known about each image dataset before a byte of it is read: one record per dataset."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+
+from sphere_replay.usage import unknown
 
 
 class DataError(ValueError):
@@ -81,6 +82,4 @@ def dataset_spec(name: str) -> DatasetSpec:
     """The record of a dataset; an unknown name is answered with the closest known ones."""
     if name in DATASETS:
         return DATASETS[name]
-    close = difflib.get_close_matches(name.lower().replace("_", "-"), DATASETS, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(DATASETS)}"
-    raise DataError(f"unknown dataset {name!r}: {hint}")
+    raise DataError(unknown("dataset", name, DATASETS))
