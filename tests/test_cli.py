@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from sphere_replay.cli import COMMANDS, main
+from sphere_replay.vision.stream import ClassStream
 
 SHORT = ["--limit", "200", "--quiet"]
 
@@ -79,6 +81,11 @@ def test_a_run_prints_its_results_and_keeps_them(
     assert json.loads((Path(results["folder"]) / "results.json").read_text()).items() <= (
         results.items()
     )
+    manifest = json.loads((Path(results["folder"]) / "manifest.json").read_text())
+    (saved,) = (tmp_path / "streams").iterdir()
+    assert saved.stem == manifest["data"]["stream"]
+    stream = ClassStream.from_tensors(load_file(saved))
+    assert (stream.digest, len(stream)) == (saved.stem, 200)
     assert run(capsys, *words, "--json")[1] == out
     assert run(capsys, *words)[1].startswith("class_il")
 

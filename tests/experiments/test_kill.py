@@ -37,7 +37,7 @@ def messages(out: Path) -> Path:
 
 
 def only_folder(out: Path) -> Path:
-    (folder,) = out.iterdir()
+    (folder,) = out.glob("digits-*")
     return folder
 
 

@@ -3,13 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.experiments.files import write_atomically
 from sphere_replay.experiments.folder import RunFolder, identity
 from sphere_replay.experiments.metrics import measure
 from sphere_replay.experiments.records import AccuracyRecord
 from sphere_replay.experiments.runner import Report, run_job
+from sphere_replay.experiments.trees import to_bytes
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.datasets import load_images
 from sphere_replay.vision.job import VisionJob
+from sphere_replay.vision.stream import ClassStream
 
 
 def run_folder(config: VisionConfig, out: Path) -> RunFolder:
@@ -30,8 +33,14 @@ def run_vision(
 ) -> dict[str, Any]:
     """Run a configuration, or finish it, or return what it gave when it was run before."""
     folder = run_folder(config, out)
+
+    def make_job() -> VisionJob:
+        job = VisionJob(config, load_images(config.dataset, data, progress=progress))
+        keep_stream(job.stream, out)
+        return job
+
     return run_job(
-        lambda: VisionJob(config, load_images(config.dataset, data, progress=progress)),
+        make_job,
         folder,
         config.to_dict(),
         seed=config.seed,
@@ -39,6 +48,18 @@ def run_vision(
         report=report,
         finish=_with_metrics,
     )
+
+
+def keep_stream(stream: ClassStream, out: Path) -> Path:
+    """Save labels and order as data, once for all runs that share them; named by their digest.
+
+    The digest is in each run's manifest. `ClassStream.from_tensors` reads the file back.
+    """
+    path = out / "streams" / f"{stream.digest}.safetensors"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, to_bytes(stream.to_tensors()))
+    return path
 
 
 def _with_metrics(results: dict[str, Any]) -> dict[str, Any]:
