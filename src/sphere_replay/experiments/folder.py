@@ -107,7 +107,7 @@ class RunFolder:
             yield self
 
     def write_manifest(self, manifest: Mapping[str, object]) -> list[str]:
-        """Store the manifest, or return how it differs from that of the run's first session.
+        """Store the manifest, or return how it differs from that of the run's first start.
 
         Other versions or another machine are for the caller to report: the run goes on, but may
         not end in the same bits. Other data are an error.
