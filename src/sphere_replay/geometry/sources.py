@@ -11,6 +11,7 @@ Distances by GEMM, |a|² + |b|² - 2ab, cancel for points that are close. Two pr
 A source starts as fast as it may and is sharpened once a scale asks for it.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -60,6 +61,10 @@ class CostSource(Protocol):
         """C[rows, cols], not to be written to; a square block has an exactly zero diagonal."""
         ...
 
+    def band(self, rows: slice, columns: Sequence[slice]) -> Iterator[Tensor]:
+        """C[rows, cols] for each of several adjacent slices of columns."""
+        ...
+
     def sharpen(self, eps: float) -> bool:
         """Make blocks precise enough for kernels of scale eps; True if they changed."""
         ...
@@ -97,20 +102,33 @@ class PointSource:
 
     def block(self, rows: slice, cols: slice) -> Tensor:
         """Distances `[len(rows), len(cols)]`."""
-        if self._fast is not None:
-            squared = _by_products(
-                self._fast[rows], self._fast[cols], self._norms[rows], self._norms[cols]
-            )
-        else:
-            squared = self._sharp_block(rows, cols)
-        distances = squared.sqrt_() if self._root else squared
-        if rows == cols:
-            distances.fill_diagonal_(0)
-        return distances.to(self.dtype)
+        return next(self.band(rows, [cols]))
+
+    def band(self, rows: slice, columns: Sequence[slice]) -> Iterator[Tensor]:
+        """Distances between the rows and each slice of columns; one fast product serves them all.
+
+        Wide products use a processor better than square ones.
+        """
+        for cols, squared in zip(columns, self._squared(rows, columns), strict=True):
+            distances = squared.sqrt_() if self._root else squared
+            if rows == cols:
+                distances.fill_diagonal_(0)
+            yield distances.to(self.dtype)
+
+    def _squared(self, rows: slice, columns: Sequence[slice]) -> Iterator[Tensor]:
+        if self._fast is None:
+            yield from (self._sharp_block(rows, cols) for cols in columns)
+            return
+        first = columns[0].start
+        products = self._fast[rows] @ self._fast[first : columns[-1].stop].T
+        norms = self._norms[rows]
+        for cols in columns:
+            part = products[:, cols.start - first : cols.stop - first]
+            yield _from_products(part, norms, self._norms[cols])
 
     def _sharp_block(self, rows: slice, cols: slice) -> Tensor:
         left, right = self._points.rows(rows), self._points.rows(cols)
-        squared = _by_products(left, right, left.square().sum(1), right.square().sum(1))
+        squared = _from_products(left @ right.T, left.square().sum(1), right.square().sum(1))
         if rows == cols:
             squared.fill_diagonal_(torch.inf)  # the caller knows better
         threshold = _DIRECT_BELOW[self.dtype]
@@ -131,10 +149,12 @@ def _recompute_close(squared: Tensor, left: Tensor, right: Tensor, threshold: fl
         squared[a, b] = (left[a] - right[b]).square_().sum(dim=1)
 
 
-def _by_products(left: Tensor, right: Tensor, left_norms: Tensor, right_norms: Tensor) -> Tensor:
-    products = left @ right.T
-    torch.sub(right_norms, products, alpha=2, out=products)
-    return products.add_(left_norms[:, None]).clamp_(min=0)
+def _from_products(products: Tensor, left_norms: Tensor, right_norms: Tensor) -> Tensor:
+    """|a|² + |b|² - 2ab, in the place of the products ab if these are a tile of their own."""
+    own = products if products.is_contiguous() else None
+    return (
+        torch.sub(right_norms, products, alpha=2, out=own).add_(left_norms[:, None]).clamp_(min=0)
+    )
 
 
 class MatrixSource:
@@ -156,6 +176,10 @@ class MatrixSource:
     def block(self, rows: slice, cols: slice) -> Tensor:
         """A view of the caller's matrix."""
         return self._matrix[rows, cols]
+
+    def band(self, rows: slice, columns: Sequence[slice]) -> Iterator[Tensor]:
+        """Views of the caller's matrix."""
+        return (self._matrix[rows, cols] for cols in columns)
 
 
 def point_source(features: Tensor, *, center: bool = False, root: bool = False) -> PointSource:

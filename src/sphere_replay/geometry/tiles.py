@@ -24,6 +24,8 @@ _LEAST_EXPONENT = {torch.float32: -80.0, torch.float64: -700.0}
 """exp() of much less is subnormal: dozens of times slower, and nothing beside K_ii = 1."""
 
 _FEW = 32
+_TOGETHER = 4
+"""Tiles of a row that are made by one product."""
 
 Tile = tuple[slice, slice, Tensor]
 
@@ -159,24 +161,38 @@ class TileGeometry:
         return self._source.block(rows, cols)
 
     def _fill(self) -> None:
-        """Make and keep as many tiles as may be kept."""
-        slices = list(self._slices())
-        for index, rows in enumerate(slices):
-            for cols in slices[index:]:
-                size = (rows.stop - rows.start) * (cols.stop - cols.start) * self.dtype.itemsize
-                if self._keep_bytes is not None and self._kept_bytes + size > self._keep_bytes:
-                    return
-                if (rows.start, cols.start) not in self._kept:
-                    self._kept[rows.start, cols.start] = self._source.block(rows, cols)
-                    self._kept_bytes += size
+        """Make and keep as many tiles as may be kept, from the first on."""
+        for rows, missing in self._missing():
+            room = missing
+            if self._keep_bytes is not None:
+                size = (rows.stop - rows.start) * self._tile * self.dtype.itemsize
+                room = missing[: (self._keep_bytes - self._kept_bytes) // size]
+            for cols, tile in self._made(rows, room):
+                self._kept[rows.start, cols.start] = tile
+                self._kept_bytes += tile.nbytes
+            if len(room) < len(missing):
+                return
 
     def _tiles(self) -> Iterator[Tile]:
+        """Every tile of the upper triangle, row by row."""
         self._fill()
-        slices = list(self._slices())
-        for index, rows in enumerate(slices):
-            for cols in slices[index:]:
-                kept = self._kept.get((rows.start, cols.start))
-                yield rows, cols, self._source.block(rows, cols) if kept is None else kept
+        for rows, missing in self._missing():
+            for cols in self._slices(rows.start):
+                if (kept := self._kept.get((rows.start, cols.start))) is not None:
+                    yield rows, cols, kept
+            for cols, tile in self._made(rows, missing):
+                yield rows, cols, tile
+
+    def _missing(self) -> Iterator[tuple[slice, list[slice]]]:
+        """For each row of tiles the adjacent ones that are not kept: all from some column on."""
+        for rows in self._slices():
+            columns = self._slices(rows.start)
+            yield rows, [cols for cols in columns if (rows.start, cols.start) not in self._kept]
+
+    def _made(self, rows: slice, columns: Sequence[slice]) -> Iterator[tuple[slice, Tensor]]:
+        for first in range(0, len(columns), _TOGETHER):
+            together = columns[first : first + _TOGETHER]
+            yield from zip(together, self._source.band(rows, together), strict=True)
 
     def _kernel_tiles(self, eps: float) -> Iterator[Tile]:
         self._sharpen(eps)
@@ -208,6 +224,6 @@ class TileGeometry:
             self._kept_bytes = 0
         return sharpened
 
-    def _slices(self) -> Iterator[slice]:
-        for start in range(0, self.size, self._tile):
+    def _slices(self, first: int = 0) -> Iterator[slice]:
+        for start in range(first, self.size, self._tile):
             yield slice(start, min(start + self._tile, self.size))

@@ -12,6 +12,7 @@ from sphere_replay.scoring.score import (
     Scores,
     cross_entropy_per_example,
     score,
+    score_batches,
 )
 from sphere_replay.scoring.virtual import virtual_step
 
@@ -24,5 +25,6 @@ __all__ = [
     "Scores",
     "cross_entropy_per_example",
     "score",
+    "score_batches",
     "virtual_step",
 ]

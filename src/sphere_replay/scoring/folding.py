@@ -35,7 +35,8 @@ class FoldableModel(Protocol):
 class FoldedForward:
     """`model.forward_features` in eval mode, computed by a private copy without batch norms.
 
-    The copy has the weights of the last `refresh()`; the model itself is only read. Equal to the
+    The copy has the weights of the last `refresh()`, or of the first call; the model itself is only
+    read. Equal to the
     model's own eval forward up to the rounding of a few sums.
 
     Args:
@@ -75,7 +76,7 @@ class FoldedForward:
             parent, _, attribute = bn_name.rpartition(".")
             setattr(self._copy.get_submodule(parent), attribute, nn.Identity())
         self._copy.eval()
-        self.refresh()
+        self._filled = False
 
     def refresh(self) -> None:
         """Take over the model's current weights and batch-norm statistics."""
@@ -86,9 +87,12 @@ class FoldedForward:
                 current |= _folded(conv, bn, conv_name)
             for name, tensor in _tensors(self._copy).items():
                 tensor.copy_(current[name])
+        self._filled = True
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Features `[n, d]` and logits `[n, C]` of inputs `[n, channels, height, width]`."""
+        if not self._filled:
+            self.refresh()
         with torch.inference_mode():
             starts = range(0, max(len(inputs), 1), self._chunk)
             outputs = [self._forward(inputs[start : start + self._chunk]) for start in starts]

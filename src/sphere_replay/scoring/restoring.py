@@ -7,7 +7,7 @@ captured graphs and flattened weights behind.
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeGuard
 
 import torch
@@ -23,17 +23,14 @@ def values_restored(tensors: Sequence[Tensor]) -> Iterator[None]:
     the values: a graph recorded before is still right and may be differentiated afterward, while
     one recorded inside belongs to other values and autograd refuses it.
     """
-    with ExitStack() as counters:
-        for tensor in tensors:
-            counters.enter_context(_unsafe_preserve_version_counter(tensor))
+    with _unsafe_preserve_version_counter(tuple(tensors)):
         with writing():
             saved = [tensor.detach().clone() for tensor in tensors]
         try:
             yield
         finally:
             with writing():
-                for tensor, values in zip(tensors, saved, strict=True):
-                    tensor.copy_(values)
+                torch._foreach_copy_(list(tensors), saved)
             forget_casts()
 
 
@@ -56,31 +53,39 @@ def gradients_aside(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
 
 
 @contextmanager
-def modules_restored(model: nn.Module) -> Iterator[None]:
-    """The mode of every submodule and all buffers return."""
-    # Not module.train(): that recurses, and may be overridden to keep layers frozen.
+def modules_restored(model: nn.Module, *, training: bool | None = None) -> Iterator[None]:
+    """The mode of every submodule and all buffers return; inside, the mode is the one given."""
     modes = [(module, module.training) for module in model.modules()]
-    with buffers_restored(model):
+    with _buffers_restored([module for module, _ in modes]):
         try:
+            if training is not None and any(mode != training for _, mode in modes):
+                model.train(training)
             yield
         finally:
-            for module, training in modes:
-                module.training = training
+            # Not module.train(): that recurses, and may be overridden to keep layers frozen.
+            for module, mode in modes:
+                if module.training != mode:
+                    module.training = mode
+
+
+def buffers_restored(model: nn.Module) -> AbstractContextManager[None]:
+    """Buffers, such as batch-norm statistics and their counters, return."""
+    return _buffers_restored(list(model.modules()))
 
 
 @contextmanager
-def buffers_restored(model: nn.Module) -> Iterator[None]:
-    """Buffers, such as batch-norm statistics and their counters, return."""
+def _buffers_restored(modules: Sequence[nn.Module]) -> Iterator[None]:
     # A module may write into a buffer or put another tensor in its place: undo both.
-    slots = [(module._buffers, dict(module._buffers)) for module in model.modules()]
+    slots = [(module._buffers, dict(module._buffers)) for module in modules]
     buffers = {id(buffer): buffer for _, slot in slots for buffer in slot.values() if _held(buffer)}
-    with values_restored(list(buffers.values())):
+    with values_restored(list(buffers.values())) if buffers else nullcontext():
         try:
             yield
         finally:
             for slot, saved in slots:
-                slot.clear()
-                slot.update(saved)
+                if slot or saved:
+                    slot.clear()
+                    slot.update(saved)
 
 
 @contextmanager

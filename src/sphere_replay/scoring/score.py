@@ -1,10 +1,10 @@
 """Loss increments δ_i = ℓ(z_i; θ^v) - ℓ(z_i; θ) of stored examples: two forwards, nothing more."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Inputs `[n, ...]` to features `[n, d]` and logits `[n, C]`."""
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Logits `[n, C]` and targets `[n, ...]` to one loss per example `[n]`."""
+Batch = TypeVar("Batch")
+"""Whatever a caller's `evaluate` takes."""
 DEFAULT_CHUNK = 512
 """Examples at a time in eval mode unless the forward has a size of its own."""
 
@@ -101,55 +103,94 @@ def score(
     """
     _check_arguments(inputs, targets, mode, chunk)
     step = Step(model, lr, optimizer)
-    if forward is None:
-        forward = _own_forward(model, mode, step.device)
+    forward = forward or _own_forward(model, mode, step.device)
+    refresh = forward.refresh if isinstance(forward, FoldedForward) else None
     if chunk is None and mode == "train":
         chunk = len(inputs)
     elif chunk is None:
-        chunk = FOLDED_CHUNK if isinstance(forward, FoldedForward) else DEFAULT_CHUNK
-    scored = _ScoredSet(inputs, targets, loss, prepare, chunk)
-    with modules_restored(model):
-        model.train(mode == "train")
+        chunk = DEFAULT_CHUNK if refresh is None else FOLDED_CHUNK
+
+    def evaluate(part: slice) -> tuple[Tensor, Tensor]:
+        batch = inputs[part]
+        features, logits = forward(prepare(batch) if prepare else batch)
+        losses = loss(logits, targets[part].to(logits.device))
+        _check_outputs(features, losses, len(batch))
+        return features, losses
+
+    parts = [slice(start, start + chunk) for start in range(0, len(inputs), chunk)]
+    if prepare is not None and len(parts) == 1:
+        inputs, prepare = prepare(inputs), None  # one chunk is held for both passes
+    return _score(model, step, parts, evaluate, mode, refresh)
+
+
+def score_batches(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    evaluate: Callable[[Batch], tuple[Tensor, Tensor]],
+    *,
+    lr: float,
+    optimizer: torch.optim.Optimizer | None = None,
+    mode: Literal["eval", "train"] = "eval",
+) -> Scores:
+    """`score` for inputs that are no plain tensor, such as sentences of different lengths.
+
+    `evaluate` turns a batch into features `[n, d]` and losses `[n]`; it is called for every batch
+    before the virtual step and again after it, without gradients. Scores come in the order of the
+    batches.
+    """
+    if len(batches) == 0:
+        raise ValueError("there is nothing to score: pass at least one batch")
+    return _score(model, Step(model, lr, optimizer), batches, evaluate, mode)
+
+
+def _score(
+    model: nn.Module,
+    step: Step,
+    batches: Sequence[Batch],
+    evaluate: Callable[[Batch], tuple[Tensor, Tensor]],
+    mode: Literal["eval", "train"],
+    refresh: Callable[[], None] | None = None,
+) -> Scores:
+    """Two passes over the batches; `refresh` is told whenever the parameters have moved."""
+    with modules_restored(model, training=mode == "train"):
         # In train mode the first forward leaves statistics behind that the second must not see.
         fresh = buffers_restored(model) if mode == "train" else nullcontext()
         with fresh, random_state_restored(step.device):
-            losses, features = scored.evaluate(forward, keep_features=True)
+            features, losses = _pass(batches, evaluate, refresh)
         _check_losses(losses, "before", "the model and the stored input")
         with step.taken(), random_state_restored(step.device):
-            after, _ = scored.evaluate(forward, keep_features=False)
+            _, after = _pass(batches, evaluate, refresh, keep_features=False)
     _check_losses(after, "after", "the stream gradient, or take a smaller lr")
     if not _all_finite(features):
         check_features(features)
     return Scores(after - losses, losses, features)
 
 
-@dataclass(frozen=True, eq=False)
-class _ScoredSet:
-    inputs: Tensor
-    targets: Tensor
-    loss: Loss
-    prepare: Callable[[Tensor], Tensor] | None
-    chunk: int
+def _pass(
+    batches: Sequence[Batch],
+    evaluate: Callable[[Batch], tuple[Tensor, Tensor]],
+    refresh: Callable[[], None] | None,
+    *,
+    keep_features: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Features `[m, d]` (if kept, else `[0]`) and losses `[m]` of one forward over the batches."""
+    if refresh is not None:
+        refresh()
+    features: list[Tensor] = []
+    losses: list[Tensor] = []
+    with torch.no_grad():
+        for batch in batches:
+            feature, loss = evaluate(batch)
+            losses.append(loss)
+            if keep_features:
+                features.append(feature)
+        # Casts of autocast made without gradients must not serve a later training forward.
+        forget_casts()
+        return _joined(features) if features else losses[0].new_empty(0), _joined(losses)
 
-    def evaluate(self, forward: Forward, *, keep_features: bool) -> tuple[Tensor, Tensor]:
-        """Losses `[m]` and features `[m, d]` (if kept, else `[0]`) of one forward over the set."""
-        if isinstance(forward, FoldedForward):
-            forward.refresh()
-        losses: list[Tensor] = []
-        features: list[Tensor] = []
-        with torch.no_grad():
-            for start in range(0, len(self.inputs), self.chunk):
-                part = slice(start, start + self.chunk)
-                batch = self.inputs[part]
-                feature, logits = forward(self.prepare(batch) if self.prepare else batch)
-                loss = self.loss(logits, self.targets[part].to(logits.device))
-                _check_outputs(feature, loss, len(batch))
-                losses.append(loss)
-                if keep_features:
-                    features.append(feature)
-            # Casts of autocast made without gradients must not serve a later training forward.
-            forget_casts()
-            return torch.cat(losses), torch.cat(features) if features else losses[0].new_empty(0)
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _own_forward(model: nn.Module, mode: str, device: torch.device) -> Forward:

@@ -92,8 +92,7 @@ class Step:
         ):
             with writing():
                 if self._optimizer is None:
-                    for parameter, gradient in moves:
-                        parameter.add_(gradient, alpha=-self._lr)
+                    torch._foreach_add_(*zip(*moves, strict=True), alpha=-self._lr)
                 else:
                     _update(self._optimizer, self._lr, moves)
             forget_casts()
