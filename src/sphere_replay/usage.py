@@ -8,6 +8,10 @@ class UsageError(Exception):
     """Bad input from the command line; its message says what to do."""
 
 
+class DataError(ValueError):
+    """Data that cannot be had or read as asked; the message says what to do."""
+
+
 class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for it
     """Somebody pressed Ctrl-C, and everything has been saved."""
 

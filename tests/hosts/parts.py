@@ -54,6 +54,9 @@ class Shaken:
     def augment(self, images: Tensor, generator: torch.Generator) -> Tensor:
         return self.prepare(images) + self.amount * torch.randn(images.shape, generator=generator)
 
+    def strengthen(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        return self.augment(images, generator).flip(-1)
+
 
 class Listening(Replay):
     """A controller that remembers its draws, and the gradients that were there when it scored."""

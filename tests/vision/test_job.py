@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sphere_replay.experiments.files import canonical_json
 from sphere_replay.experiments.trees import flatten, from_bytes, to_bytes, unflatten
+from sphere_replay.files import canonical_json
 from sphere_replay.hosts import DivergenceError
 from sphere_replay.vision import job as job_module
 from sphere_replay.vision import load_images

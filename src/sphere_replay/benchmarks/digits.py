@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from sphere_replay.randomness import stream
-from sphere_replay.usage import UsageError
-from sphere_replay.vision.datasets import DataError, ImageData, load_images
+from sphere_replay.usage import DataError, UsageError
+from sphere_replay.vision.datasets import ImageData, load_images
 from sphere_replay.vision.specs import dataset_spec
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sphere_replay.memory import Memory
 from sphere_replay.replay import Draw, Replay
-from sphere_replay.scoring import NonFiniteError, Scores, score
+from sphere_replay.scoring import NonFiniteError, Scores, cross_entropy_per_example, score
 from sphere_replay.usage import unknown
 
 State = dict[str, Any]
@@ -34,6 +34,10 @@ class Views(Protocol):
 
     def augment(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """A fresh random view, for training."""
+        ...
+
+    def strengthen(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """A fresh view that keeps little but the class, for contrastive terms."""
         ...
 
 
@@ -86,6 +90,8 @@ class HostParts:
     options: dict[str, float] = field(default_factory=dict)
     momentum: float = 0.0
     weight_decay: float = 0.0
+    tasks: int = 1
+    """Tasks of the stream, of `num_classes / tasks` classes each, in the order of their ids."""
 
 
 class Host(ABC):
@@ -95,6 +101,8 @@ class Host(ABC):
     """The host's own constants and their defaults."""
     REPLAYS: ClassVar[bool] = True
     """Whether a selection has anything to decide."""
+    TASK_LABELS: ClassVar[bool] = False
+    """Whether every training label must be one of its own task's."""
 
     def __init__(self, parts: HostParts) -> None:
         self.check_options(parts.options)
@@ -129,8 +137,16 @@ class Host(ABC):
         self.replay.start_task()
         self.network.train()
 
+    def fit_steps(self, *, last: bool) -> int:
+        """How many calls of `fit` a task's end takes; a run may stop between any two of them."""
+        return 0
+
+    def fit(self, step: int) -> Step:
+        """Step 0, 1, ... of a long fit to the memory, before `end_task`."""
+        raise NotImplementedError(f"{type(self).__name__} fits nothing in steps")
+
     def end_task(self, *, last: bool) -> None:  # noqa: B027  # most hosts have nothing to do
-        """A task is over; what a host does with its memory happens here."""
+        """A task is over; what a host does at once with its memory happens here."""
 
     def predict(self, images: Tensor) -> Tensor:
         """Logits `[n, classes]` of stored images, in evaluation mode."""
@@ -146,11 +162,11 @@ class Host(ABC):
         logits: Tensor = self.network(self.parts.views.augment(images, self.parts.augmentation))
         return logits
 
-    def backward(self, loss: Tensor, examples: int) -> None:
-        """Add the gradient of a loss over that many examples."""
+    def backward(self, loss: Tensor, examples: int, *, again: bool = False) -> None:
+        """Add the gradient of a loss over that many examples; `again` keeps its graph for more."""
         if not math.isfinite(loss.item()):
             raise DivergenceError(f"the loss is {loss.item()}")
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        loss.backward(retain_graph=again)  # type: ignore[no-untyped-call]  # untyped in torch
         self.costs.backward += examples
 
     def draw(self) -> Draw:
@@ -160,6 +176,10 @@ class Host(ABC):
     def redraw(self) -> Draw:
         """A second, independent draw for the same step."""
         return self.replay.redraw(self.parts.replay_batch)
+
+    def scored_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Losses `[n]` of stored examples, whose rise by the virtual step is their increment."""
+        return cross_entropy_per_example(logits, labels)
 
     def remember(self, batch: Batch, **fields: Tensor) -> None:
         """Offer a batch to the memory: images as they came, never augmented."""
@@ -195,6 +215,7 @@ class Host(ABC):
                 self.memory["x"].index_select(0, slots),
                 self.memory["y"].index_select(0, slots),
                 lr=self.parts.virtual_lr,
+                loss=self.scored_loss,
                 prepare=self.parts.views.prepare,
             )
         except NonFiniteError as error:

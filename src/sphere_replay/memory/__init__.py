@@ -1,9 +1,21 @@
 """Bounded memory of past examples, and the policies that decide which examples it keeps."""
 
 from sphere_replay.memory.admission import Admission, Offer
+from sphere_replay.memory.asymmetric_balanced import AsymmetricBalanced
 from sphere_replay.memory.class_balanced import ClassBalanced
 from sphere_replay.memory.greedy_balanced import GreedyBalanced
 from sphere_replay.memory.memory import Memory
+from sphere_replay.memory.purity_diversity import Judgement, PurityDiversity
 from sphere_replay.memory.reservoir import Reservoir
 
-__all__ = ["Admission", "ClassBalanced", "GreedyBalanced", "Memory", "Offer", "Reservoir"]
+__all__ = [
+    "Admission",
+    "AsymmetricBalanced",
+    "ClassBalanced",
+    "GreedyBalanced",
+    "Judgement",
+    "Memory",
+    "Offer",
+    "PurityDiversity",
+    "Reservoir",
+]

@@ -1,7 +1,7 @@
 """What an admission policy is: it says which slot, if any, each offered row goes to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from torch import Tensor
@@ -24,6 +24,8 @@ class Offer:
     """Filled slots: 0, ..., filled - 1."""
     capacity: int
     """K."""
+    stored: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the filled slots hold now, `[filled, ...]` per field; to be read only."""
 
 
 class Admission(Protocol):

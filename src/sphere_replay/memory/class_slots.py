@@ -102,6 +102,13 @@ def place_by_class(
     policy: str,
 ) -> Tensor:
     """Place rows one after the other by `slot(label, uniform, capacity)`, after checking them."""
+    values = offered_labels(offer, len(held), label=label, policy=policy)
+    rows = zip(values.tolist(), offer.uniforms.tolist(), strict=True)
+    return integers(*(slot(label, uniform, offer.capacity) for label, uniform in rows))
+
+
+def offered_labels(offer: Offer, held: int, *, label: str, policy: str) -> Tensor:
+    """The rows' labels, integer `[n]`, if the policy holds as many slots as the memory."""
     values = offer.fields.get(label)
     if values is None:
         raise ValueError(
@@ -113,10 +120,9 @@ def place_by_class(
             f"{policy} admission needs integer labels of shape [n] in field {label!r}, got "
             f"{values.dtype} {list(values.shape)}"
         )
-    if len(held) != offer.filled:
+    if held != offer.filled:
         raise ValueError(
-            f"this {policy} policy has filled {len(held)} slots but the memory {offer.filled}: "
+            f"this {policy} policy has filled {held} slots but the memory {offer.filled}: "
             "give every memory a policy object of its own"
         )
-    rows = zip(values.tolist(), offer.uniforms.tolist(), strict=True)
-    return integers(*(slot(label, uniform, offer.capacity) for label, uniform in rows))
+    return values

@@ -208,6 +208,7 @@ class Memory:
             seen=self._seen,
             filled=self._filled,
             capacity=self.capacity,
+            stored={name: self[name] for name in self._storage},
         )
 
     def _grow(self, filled: int) -> None:

@@ -94,7 +94,7 @@ class Replay:
         if len(self.memory) == 0:
             raise ValueError("nothing to replay: the memory is empty")
         if not self.selection.needs_scores:
-            return self._draw_uniformly(count)
+            return self.draw_uniformly(count)
         if self._due or self._draws_since >= self.every:
             self._rescore(score)
         self._draws_since += 1
@@ -103,10 +103,19 @@ class Replay:
     def redraw(self, count: int) -> Draw:
         """Another independent draw of the same step, by the weights of the last `draw`."""
         if not self.selection.needs_scores:
-            return self._draw_uniformly(count)
+            return self.draw_uniformly(count)
         if self.weighting is None:
             raise ValueError("redraw() follows a draw(): nothing has been scored yet")
         return self._draw(count, *self._current())
+
+    def draw_uniformly(self, count: int) -> Draw:
+        """A draw in which the selection has no say."""
+        size = len(self.memory)
+        if self.replacement:
+            indices = torch.randint(size, (count,), generator=self._generator)
+        else:
+            indices = torch.randperm(size, generator=self._generator)[:count]
+        return Draw(indices, 1.0, self.memory.take(indices))
 
     def _rescore(self, score: Scorer) -> None:
         size = len(self.memory)
@@ -140,14 +149,6 @@ class Replay:
         return torch.arange(len(versions)), torch.cat(
             [weights, weights.new_full((added,), uniform)]
         )
-
-    def _draw_uniformly(self, count: int) -> Draw:
-        size = len(self.memory)
-        if self.replacement:
-            indices = torch.randint(size, (count,), generator=self._generator)
-        else:
-            indices = torch.randperm(size, generator=self._generator)[:count]
-        return Draw(indices, 1.0, self.memory.take(indices))
 
     def _draw(self, count: int, slots: Tensor, weights: Tensor) -> Draw:
         assert self.weighting is not None

@@ -3,9 +3,9 @@
 Importing this package needs torch alone; decoding images needs the `vision` extra.
 """
 
+from sphere_replay.usage import DataError
 from sphere_replay.vision.datasets import (
     DATASETS,
-    DataError,
     DatasetSpec,
     ImageData,
     dataset_spec,

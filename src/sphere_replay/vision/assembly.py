@@ -2,7 +2,15 @@
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.hosts import HOSTS, Host, HostParts
-from sphere_replay.memory import Admission, ClassBalanced, GreedyBalanced, Memory, Reservoir
+from sphere_replay.memory import (
+    Admission,
+    AsymmetricBalanced,
+    ClassBalanced,
+    GreedyBalanced,
+    Memory,
+    PurityDiversity,
+    Reservoir,
+)
 from sphere_replay.randomness import stream
 from sphere_replay.replay import Replay, selection_named
 from sphere_replay.vision.config import VisionConfig
@@ -41,6 +49,7 @@ def build_host(config: VisionConfig) -> Host:
         replay_batch=config.replay_batch,
         virtual_lr=config.virtual_lr,
         options=dict(config.options),
+        tasks=config.num_tasks,
     )
     return HOSTS[config.host](parts)
 
@@ -51,5 +60,9 @@ def _admission(config: VisionConfig) -> Admission:
             return ClassBalanced()
         case "greedy-balanced":
             return GreedyBalanced()
+        case "purity-diversity":
+            return PurityDiversity()
+        case "asymmetric-balanced":
+            return AsymmetricBalanced()
         case _:
             return Reservoir()

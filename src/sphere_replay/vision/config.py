@@ -1,39 +1,34 @@
 """Everything that decides a vision run, as one flat value; its JSON form is the run's identity."""
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
+from sphere_replay.config import ConfigError, FlatConfig, one_of
 from sphere_replay.hosts import HOSTS
 from sphere_replay.replay import SELECTIONS
-from sphere_replay.usage import unknown
 from sphere_replay.vision.models import Head
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind
 from sphere_replay.vision.specs import dataset_spec
 from sphere_replay.vision.stream import SplitBy
 
-ADMISSIONS = ("reservoir", "class-balanced", "greedy-balanced")
+__all__ = ["ADMISSIONS", "ConfigError", "VisionConfig"]
 
-
-_KINDS: dict[str, tuple[Any, bool]] = {
-    "str": (str, False),
-    "int": (int, False),
-    "float": ((float, int), False),
-    "bool": (bool, False),
-    "int | None": (int, True),
-    "dict[str, float]": (dict, False),
-}
-"""What the fields' annotations mean, and whether None is a value."""
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot run; the message says which value and what to do."""
+ADMISSIONS = (
+    "reservoir",
+    "class-balanced",
+    "greedy-balanced",
+    "purity-diversity",
+    "asymmetric-balanced",
+)
+OWN_ADMISSIONS = {"purity-diversity": "puridiver", "asymmetric-balanced": "abs"}
+"""Policies that need what only one host tells them."""
 
 
 @dataclass(frozen=True)
-class VisionConfig:
+class VisionConfig(FlatConfig):
     """A resolved run: nothing is decided anywhere else."""
+
+    DOMAIN: ClassVar[str] = "vision"
 
     dataset: str
     host: str
@@ -75,30 +70,19 @@ class VisionConfig:
     """The host's own constants; see the host's docstring."""
 
     def __post_init__(self) -> None:
-        self._check_types()
-        self._spell_floats()
+        self.check_fields()
         dataset_spec(self.dataset)
-        _one_of("host", self.host, HOSTS)
-        _one_of("selection", self.select, SELECTIONS)
-        _one_of("noise_kind", self.noise_kind, [kind.value for kind in NoiseKind])
-        _one_of("split_by", self.split_by, [by.value for by in SplitBy])
-        _one_of("head", self.head, [head.value for head in Head])
-        _one_of("admission", self.admission, ADMISSIONS)
+        one_of("host", self.host, HOSTS)
+        one_of("selection", self.select, SELECTIONS)
+        one_of("noise_kind", self.noise_kind, [kind.value for kind in NoiseKind])
+        one_of("split_by", self.split_by, [by.value for by in SplitBy])
+        one_of("head", self.head, [head.value for head in Head])
+        one_of("admission", self.admission, ADMISSIONS)
         if not 0 <= self.noise < 1:
             raise ConfigError(f"noise must lie in [0, 1), got {self.noise}; 0.4 corrupts 40%")
-        for name in (
-            "width",
-            "capacity",
-            "batch",
-            "replay_batch",
-            "lr",
-            "every",
-            "k_s",
-            "k_t",
-            "threads",
-        ):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
+        self.check_positive(
+            "width", "capacity", "batch", "replay_batch", "lr", "every", "k_s", "k_t", "threads"
+        )
         for name in ("alpha", "t_frac"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
@@ -108,10 +92,7 @@ class VisionConfig:
             )
         if self.virtual_lr < 0:
             raise ConfigError(f"virtual_lr must not be negative, got {self.virtual_lr}")
-        for name, least in (("pool", 1), ("evaluate_every", 1), ("limit", self.num_tasks)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        self.check_least(pool=1, evaluate_every=1, limit=self.num_tasks)
         try:
             HOSTS[self.host].check_options(self.options)
         except ValueError as error:
@@ -120,6 +101,15 @@ class VisionConfig:
             raise ConfigError("joint_batch works with the uniform selection only: leave it off")
         if self.select != "uniform" and not HOSTS[self.host].REPLAYS:
             raise ConfigError(f"{self.host} replays nothing: leave --select at uniform")
+        if (owner := OWN_ADMISSIONS.get(self.admission, self.host)) != self.host:
+            raise ConfigError(
+                f"{self.host} does not judge its memories as {self.admission} admission needs: "
+                f"choose another admission, or host {owner}"
+            )
+        if HOSTS[self.host].TASK_LABELS and self.noise and self.split_by == SplitBy.CLEAN:
+            raise ConfigError(
+                f"{self.host} needs every training label in its own task: leave split_by at noisy"
+            )
         if self.noise_kind == NoiseKind.ASYMMETRIC and self.dataset not in LOOKALIKES:
             raise ConfigError(
                 f"{self.dataset} has no asymmetric noise: nobody says which classes look alike"
@@ -137,50 +127,18 @@ class VisionConfig:
                 "memories: raise pool or lower replay_batch"
             )
 
-    def _check_types(self) -> None:
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            kind, optional = _KINDS[_spelled(entry.type)]
-            right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-            if not (right or (optional and value is None)):
-                raise ConfigError(f"{entry.name} takes {_spelled(entry.type)}, got {value!r}")
+    @property
+    def run_name(self) -> str:
+        """Readable stem of the run's folder."""
+        noise = f"{100 * self.noise:g}"
+        return f"{self.dataset}-{self.host}-{self.select}-noise{noise}-seed{self.seed}"
 
-    def _spell_floats(self) -> None:
-        """1 and 1.0 are one configuration, and must be one in JSON; infinity is none."""
-        for entry in fields(self):
-            if _spelled(entry.type) == "float":
-                value = float(getattr(self, entry.name))
-                if not math.isfinite(value):
-                    raise ConfigError(f"{entry.name} must be finite, got {value}")
-                object.__setattr__(self, entry.name, value)
-        if not all(isinstance(value, int | float) for value in self.options.values()):
-            raise ConfigError(f"options take numbers, got {self.options}")
-        options = {name: float(value) for name, value in self.options.items()}
-        object.__setattr__(self, "options", options)
+    @property
+    def pair(self) -> int:
+        """What two runs must share to be compared as a pair."""
+        return self.seed
 
     @property
     def num_tasks(self) -> int:
         """Tasks of the dataset's stream."""
         return dataset_spec(self.dataset).tasks
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> "VisionConfig":
-        """The inverse of `to_dict`."""
-        known = {entry.name for entry in fields(cls)}
-        unknown = sorted(set(saved) - known)
-        if unknown:
-            raise ConfigError(f"not part of a vision configuration: {', '.join(unknown)}")
-        return cls(**saved)
-
-
-def _one_of(name: str, value: str, known: Iterable[str]) -> None:
-    if value not in known:
-        raise ConfigError(unknown(name, value, known))
-
-
-def _spelled(annotation: object) -> str:
-    return annotation.__name__ if type(annotation) is type else str(annotation)

@@ -15,9 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sphere_replay.usage import DataError
 from sphere_replay.vision.cache import cache_folder, cached_tensors, fingerprint
 from sphere_replay.vision.decoding import Source, decode, require, source_from_file, source_from_hub
-from sphere_replay.vision.specs import DATASETS, DataError, DatasetSpec, dataset_spec
+from sphere_replay.vision.specs import DATASETS, DatasetSpec, dataset_spec
 
 __all__ = ["DATASETS", "DataError", "DatasetSpec", "ImageData", "dataset_spec", "load_images"]
 

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sphere_replay.vision.specs import DataError, DatasetSpec
+from sphere_replay.usage import DataError
+from sphere_replay.vision.specs import DatasetSpec
 
 _CHUNK = 256
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,22 @@ class ReplayTally:
     weighted_draws: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """One step of a run: a stream batch, or a part of the fit that follows a task."""
+
+    task: int
+    seen: int
+    """Stream batches of the run up to here: the time axis that all hosts share."""
+    indices: Tensor | None
+    """The stream batch; None in a fit."""
+    part: int = 0
+    """The step of the fit."""
+    first: bool = False
+    last: bool = False
+    """Whether the task, with its fit, begins or ends here."""
+
+
 class VisionJob:
     """One configuration on one dataset. Labels, order and network are fixed by its seed."""
 
@@ -48,11 +64,9 @@ class VisionJob:
             limit=config.limit,
         )
         self._host = build_host(config)
-        self._schedule = [
-            (task, indices)
-            for task in range(len(self.stream.tasks))
-            for indices in self.stream.batches(task, config.batch)
-        ]
+        self._turns: list[Turn] = []
+        for task in range(len(self.stream.tasks)):
+            self._turns += self._turns_of(task)
         self._class_il: list[list[float]] = []
         self._task_il: list[list[float]] = []
         self._anytime: list[tuple[int, float]] = []
@@ -60,7 +74,7 @@ class VisionJob:
 
     def __len__(self) -> int:
         """Steps of the run."""
-        return len(self._schedule)
+        return len(self._turns)
 
     @property
     def checksums(self) -> dict[str, str]:
@@ -76,26 +90,26 @@ class VisionJob:
 
     def advance(self, step: int) -> dict[str, Any] | None:
         """Take a step; a record for the log, if there is something worth a line."""
-        task, indices = self._schedule[step]
-        first = step == 0 or self._schedule[step - 1][0] != task
-        last = step + 1 == len(self) or self._schedule[step + 1][0] != task
-        if first:
+        turn = self._turns[step]
+        if turn.first:
             self._host.start_task()
         fair = self._mislabelled_share()
         try:
-            done = self._host.observe(self._batch(indices))
-            if last:
+            if turn.indices is None:
+                done = self._host.fit(turn.part)
+            else:
+                done = self._host.observe(self._batch(turn.indices))
+            if turn.last:
                 self._host.end_task(last=step + 1 == len(self))
         except DivergenceError as error:
             raise DivergenceError(
                 f"the run has diverged at step {step}: {error}; try a lower lr"
             ) from error
         self._count(done, fair)
-        interval = self.config.evaluate_every
-        if last or (interval and (step + 1) % interval == 0):
-            self._evaluate(step, task, last=last)
-        if last or step % LOG_EVERY == 0:
-            return self._record(step, task, done)
+        if turn.last or self._is_due(step):
+            self._evaluate(turn)
+        if turn.last or step % LOG_EVERY == 0:
+            return self._record(step, turn.task, done)
         return None
 
     def results(self) -> dict[str, Any]:
@@ -104,11 +118,7 @@ class VisionJob:
         size = len(self.stream.tasks[0])
         counts = self.stream.test_labels.bincount(minlength=self.stream.num_classes)
         return {
-            "task_ends": [
-                step + 1
-                for step, (task, _) in enumerate(self._schedule)
-                if step + 1 == len(self) or self._schedule[step + 1][0] != task
-            ],
+            "task_ends": [turn.seen for turn in self._turns if turn.last],
             "accuracy": {
                 "after_task": self._class_il,
                 "task_il": self._task_il,
@@ -150,6 +160,25 @@ class VisionJob:
         self._anytime = [(int(step), float(value)) for step, value in state["anytime"]]
         self._tally = ReplayTally(**state["tally"])
 
+    def _turns_of(self, task: int) -> list[Turn]:
+        seen = self._turns[-1].seen if self._turns else 0
+        batches = self.stream.batches(task, self.config.batch)
+        turns = [Turn(task, seen + number, indices) for number, indices in enumerate(batches, 1)]
+        if not turns:
+            return []
+        parts = self._host.fit_steps(last=task + 1 == len(self.stream.tasks))
+        turns += [Turn(task, turns[-1].seen, None, part) for part in range(parts)]
+        turns[0] = replace(turns[0], first=True)
+        turns[-1] = replace(turns[-1], last=True)
+        return turns
+
+    def _is_due(self, step: int) -> bool:
+        """Whether the anytime curve has a point here; a task's last batch waits for its fit."""
+        turn, interval = self._turns[step], self.config.evaluate_every
+        if turn.indices is None or not interval or turn.seen % interval:
+            return False
+        return turn.last or self._turns[step + 1].indices is not None
+
     def _batch(self, indices: Tensor) -> Batch:
         # index_select: indexing by a tensor is ten times slower on rows of uint8.
         return Batch(
@@ -176,13 +205,13 @@ class VisionJob:
                 tally.weighted_draws += 1
                 tally.effective_sample_size += weighting.effective_sample_size
 
-    def _evaluate(self, step: int, task: int, *, last: bool) -> None:
-        accuracies = evaluate(self._host, self._data, self.stream, task)
+    def _evaluate(self, turn: Turn) -> None:
+        accuracies = evaluate(self._host, self._data, self.stream, turn.task)
         seen = ~accuracies.class_il.isnan()
         counts = self.stream.test_labels.bincount(minlength=self.stream.num_classes)[seen].double()
         overall = (accuracies.class_il[seen] * counts).sum() / counts.sum()
-        self._anytime.append((step + 1, float(overall)))
-        if last:
+        self._anytime.append((turn.seen, float(overall)))
+        if turn.last:
             self._class_il.append(_with_null(accuracies.class_il))
             self._task_il.append(_with_null(accuracies.task_il))
 

@@ -21,7 +21,10 @@ DATASET_SETTINGS: dict[str, Settings] = {
 HOST_SETTINGS: dict[str, Settings] = {
     "der-pp": {"lr": 0.03},
     "gdumb": {"admission": "greedy-balanced"},
+    "puridiver": {"lr": 0.03, "admission": "purity-diversity"},
     "er-ace": {"head": "cosine"},
+    "xder": {"lr": 0.03, "admission": "greedy-balanced"},
+    "abs": {"admission": "asymmetric-balanced"},
 }
 """Values of a host on every dataset."""
 
@@ -34,10 +37,13 @@ HOST_ON_DATASET: dict[tuple[str, str], Settings] = {
     },
     ("cifar10", "der-pp"): {"options": {"alpha": 0.5, "beta": 0.5}},
     ("cifar100", "der-pp"): {"options": {"alpha": 0.3, "beta": 1.0}},
+    ("cifar10", "xder"): {"options": {"alpha": 0.1, "beta": 0.5}},
+    ("cifar100", "xder"): {"options": {"alpha": 0.1, "beta": 0.8}},
 }
 
 ALLOCATION: dict[tuple[str, str], Settings] = {
     ("cifar10", "er-ace"): {"k_s": 10, "k_t": 50, "t_frac": 1.0, "every": 4},
+    ("cifar10", "xder"): {"k_s": 5, "k_t": 50, "t_frac": 0.5, "every": 8},
     ("tiny-imagenet", "er-ace"): {"k_s": 5, "k_t": 50, "t_frac": 0.25, "every": 8},
 }
 """The paper's table of allocation settings, where it differs from k_s 5, k_T 25, T_frac 0.5, 4."""
@@ -53,7 +59,13 @@ NOTES: dict[tuple[str, str], dict[str, str]] = {
     ("mnist", "er-ace"): {"head": f"{_SEE}: cosine"},
     ("mnist", "der-pp"): {"lr": _SEE, "virtual_lr": _SEE, "options": _OPEN},
     ("tiny-imagenet", "*"): {"pool": _OPEN},
+    ("*", "puridiver"): dict.fromkeys(("options", "k_s", "k_t", "t_frac", "every"), _OPEN),
+    ("cifar100", "puridiver"): {"lr": _OPEN, "virtual_lr": _OPEN},
+    ("tiny-imagenet", "puridiver"): {"lr": _OPEN, "virtual_lr": _OPEN},
     ("tiny-imagenet", "der-pp"): {"options": _OPEN},
+    ("*", "xder"): {"options": "all but alpha and beta left open by the paper"},
+    ("tiny-imagenet", "xder"): {"options": _OPEN},
+    ("*", "abs"): {"lr": _OPEN, "virtual_lr": _OPEN, "options": "epochs as PuriDivER's, rest open"},
 }
 """Values that the paper does not give, or gives otherwise, by dataset and host."""
 

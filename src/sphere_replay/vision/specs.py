@@ -4,11 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from sphere_replay.usage import unknown
-
-
-class DataError(ValueError):
-    """Data that cannot be had or read as asked; the message says what to do."""
+from sphere_replay.usage import DataError, unknown
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sphere_replay.vision.specs import dataset_spec
+from sphere_replay.vision.strong_views import strong_views
 
 CROP_PADDING = 4
 
@@ -72,12 +73,7 @@ class Pipeline:
                 f"images must be stored as uint8, got {images.dtype}: this view would scale them "
                 "a second time"
             )
-        scaled = images.to(torch.float32).div_(255)
-        if self.mean is None or self.std is None:
-            return scaled
-        mean = torch.tensor(self.mean, device=images.device)[:, None, None]
-        std = torch.tensor(self.std, device=images.device)[:, None, None]
-        return scaled.sub_(mean).div_(std)
+        return self._normalize(images.to(torch.float32).div_(255))
 
     def augment(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """The view for training: random crop, random flip, then as in `prepare`."""
@@ -87,6 +83,19 @@ class Pipeline:
         if self.flip:
             images = random_flip(images, generator)
         return self.prepare(images)
+
+    def strengthen(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """The view for contrastive terms; mirrored only if training views are."""
+        views = strong_views(images.to(torch.float32).div_(255), generator, mirror=self.flip)
+        return self._normalize(views)
+
+    def _normalize(self, scaled: Tensor) -> Tensor:
+        """In place."""
+        if self.mean is None or self.std is None:
+            return scaled
+        mean = torch.tensor(self.mean, device=scaled.device)[:, None, None]
+        std = torch.tensor(self.std, device=scaled.device)[:, None, None]
+        return scaled.sub_(mean).div_(std)
 
     def without_augmentation(self) -> "Pipeline":
         """The same constants, with training views equal to evaluation views."""

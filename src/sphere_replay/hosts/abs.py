@@ -1,0 +1,258 @@
+"""ABS: ER-ACE on a memory that is kept clean and hard, then consolidated by MixMatch.
+
+Only the stream examples of lowest loss are offered to the memory, and what a full one gives up is
+decided by `memory.AsymmetricBalanced`, by losses that are brought up to date whenever a memory is
+replayed. After a task the network goes on learning from the memory alone: a mixture of two
+Gaussians through the losses tells trusted labels from doubtful ones, anew at every epoch. An epoch
+is one step of the run. The alternating schedule of the full method (AER) needs several epochs per
+task and has no place in a single pass.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # torch's own convention
+from torch import Tensor
+
+from sphere_replay.hosts.er_ace import MASKED, AsymmetricReplay
+from sphere_replay.hosts.host import Batch, DivergenceError, HostParts, State, Step
+from sphere_replay.hosts.mixmatch import guess_targets, mixmatch_loss
+from sphere_replay.hosts.mixture import NoSplitError, normalized, split_in_two
+from sphere_replay.hosts.warm_restarts import warm_restart_lr
+from sphere_replay.memory import AsymmetricBalanced
+from sphere_replay.replay import Draw
+
+LOGGER = logging.getLogger(__name__)
+_CHUNK = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Trust:
+    """Slots of the memory by what the mixture says of their labels; disjoint and complete."""
+
+    trusted: Tensor
+    doubtful: Tensor
+    probability: Tensor
+    """Of a right label, `[len(memory)]`."""
+
+
+class AsymmetricBalancedReplay(AsymmetricReplay):
+    """ABS with MixMatch consolidation; pair it with asymmetric balanced admission.
+
+    Options beside those of ER-ACE: `offered` (share of a batch that is offered to the memory,
+    0.25), `epochs` (255; 0 leaves the fit out), `warm_up` (epochs that trust every label, 10),
+    `fit_batch` (32), `high_lr` (0.03), `low_lr` (0.0003), `momentum` (0.9), `weight_decay` (1e-4),
+    `clip` (10), `guesses` (views behind a guessed target, 3), `temperature` (of the guesses, 0.5),
+    `doubt` (weight of the doubtful, 0.01), `fit_last_only` (0).
+    """
+
+    OPTIONS: ClassVar[Mapping[str, float]] = {
+        **AsymmetricReplay.OPTIONS,
+        "offered": 0.25,
+        "epochs": 255,
+        "warm_up": 10,
+        "fit_batch": 32,
+        "high_lr": 0.03,
+        "low_lr": 0.0003,
+        "momentum": 0.9,
+        "weight_decay": 0.0001,
+        "clip": 10.0,
+        "guesses": 3,
+        "temperature": 0.5,
+        "doubt": 0.01,
+        "fit_last_only": 0,
+    }
+
+    def __init__(self, parts: HostParts) -> None:
+        super().__init__(parts)
+        self.task = -1
+        self._fitting: torch.optim.SGD | None = None
+        self._told: set[str] = set()
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, float]) -> None:
+        """Refuse unknown constants, and fits that cannot be made."""
+        super().check_options(options)
+        # Four: batches of nearly equal size then have two examples or more, as batch norms need.
+        for name, least in (("fit_batch", 4), ("guesses", 1)):
+            if options.get(name, least) < least:
+                raise ValueError(f"option {name} must be at least {least}, got {options[name]}")
+        if not 0 < options.get("offered", 1) <= 1:
+            raise ValueError(f"option offered is a share, above 0, got {options['offered']}")
+        if options.get("temperature", 1) == 0:
+            raise ValueError("option temperature divides logarithms: it must be above 0")
+
+    def start_task(self) -> None:
+        """Everything stored so far belongs to the past now."""
+        super().start_task()
+        self.task += 1
+        if isinstance(self.memory.admission, AsymmetricBalanced):
+            first = self.task * (self.parts.num_classes // self.parts.tasks)
+            self.memory.admission.first_class = first
+
+    def observe(self, batch: Batch) -> Step:
+        """ER-ACE's update; then the memory is offered what the network found easy before it."""
+        self.optimizer.zero_grad()
+        step = self._learn_in_turn(batch)
+        losses = self._stream_losses(batch)
+        self.optimizer.step()
+        count = max(1, round(self.options["offered"] * len(batch)))
+        # Stable: equal losses are offered in stream order on every machine.
+        rows = losses.argsort(stable=True)[:count].sort().values
+        chosen = Batch(batch.images[rows], batch.labels[rows], batch.true_labels[rows])
+        self.remember(chosen, loss=losses[rows])
+        return step
+
+    def draw(self) -> Draw:
+        """Memories to replay, whose stored losses are brought up to date."""
+        draw = super().draw()
+        losses = F.cross_entropy(self._plain_logits(draw["x"]), draw["y"], reduction="none")
+        self.memory.update(draw.indices, loss=losses)
+        return draw
+
+    def fit_steps(self, *, last: bool) -> int:
+        """One step for each epoch, after every task or only after the last one."""
+        return int(self.options["epochs"]) if last or not self.options["fit_last_only"] else 0
+
+    def fit(self, step: int) -> Step:
+        """An epoch of MixMatch on the memory."""
+        if step == 0:
+            self._fitting = self._fit_optimizer()
+            self._told.clear()
+        if self._fitting is None:
+            raise ValueError(f"a fit begins with step 0, not with {step}")
+        rate = warm_restart_lr(step + 1, self.options["high_lr"], self.options["low_lr"])
+        self._fitting.param_groups[0]["lr"] = rate
+        self.network.train()
+        if len(self.memory) < 2:
+            self._tell(f"nothing to fit: the memory holds {len(self.memory)} examples")
+            return Step(0.0)
+        # What a short task could not teach has a high loss too: first give every label a chance.
+        trust = self._trust() if step >= self.options["warm_up"] else self._trust_all()
+        order = self._shuffled(trust.trusted)
+        batches = order.tensor_split(-(-len(order) // int(self.options["fit_batch"])))
+        doubtful = self._cycled(trust.doubtful, len(batches))
+        total = 0.0
+        for rows, doubted in zip(batches, doubtful, strict=True):
+            self._fitting.zero_grad()
+            loss = self._mixmatch(rows, doubted, trust.probability)
+            self.backward(loss, len(rows) + int(self.options["guesses"]) * len(doubted))
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.options["clip"])
+            self._fitting.step()
+            total += loss.item()
+        return Step(total / len(batches))
+
+    def end_task(self, *, last: bool) -> None:
+        """The fit is over."""
+        self._fitting = None
+
+    def _stream_losses(self, batch: Batch) -> Tensor:
+        """Of the images as they will be stored, over the columns that the stream may see."""
+        logits = self._plain_logits(batch.images)
+        kept = self._rule(batch.labels, self._newest, logits.shape[1])
+        masked = logits.masked_fill(~kept, MASKED)
+        return F.cross_entropy(masked, batch.labels, reduction="none")
+
+    def _trust(self) -> Trust:
+        """The mixture's verdict now; without one, or with too few to trust, all are trusted."""
+        parts = torch.split(self.memory["x"], _CHUNK)
+        logits = torch.cat([self._plain_logits(part) for part in parts])
+        losses = F.cross_entropy(logits, self.memory["y"], reduction="none")
+        if not bool(losses.isfinite().all()):
+            raise DivergenceError("the loss of a memory is no number any more")
+        try:
+            split = split_in_two(normalized(losses))
+        except NoSplitError as error:
+            self._tell(f"the memory fit trusts every label in some epochs: {error}")
+            return self._trust_all()
+        trusted, doubtful = (part.nonzero().squeeze(1) for part in (split.is_low, ~split.is_low))
+        if len(trusted) < 2:
+            self._tell("the memory fit trusts every label in some epochs: fewer than 2 seem clean")
+            return self._trust_all()
+        return Trust(trusted, doubtful, split.low.float())
+
+    def _trust_all(self) -> Trust:
+        everything = torch.arange(len(self.memory))
+        return Trust(everything, everything[:0], torch.ones(len(everything)))
+
+    def _mixmatch(self, trusted: Tensor, doubtful: Tensor, probability: Tensor) -> Tensor:
+        known, doubted = self.memory.take(trusted), self.memory.take(doubtful)
+        guesses, classes = int(self.options["guesses"]), self.parts.num_classes
+        onehot = F.one_hot(known["y"], classes).float()
+        # View by view, each in the order of the images: so are the targets repeated below.
+        views = self._augmented(doubted["x"].repeat(guesses, 1, 1, 1))
+        targets = onehot[:0]
+        if len(doubtful):
+            logits = self._eval_logits(views).reshape(guesses, len(doubtful), classes)
+            weight = probability[doubtful].to(logits.device)
+            targets = guess_targets(logits, doubted["y"], weight, self.options["temperature"])
+        return mixmatch_loss(
+            self._train_logits,
+            (self._augmented(known["x"]), onehot),
+            (views, targets.repeat(guesses, 1)),
+            self.parts.augmentation,
+            weight=self.options["doubt"],
+        )
+
+    def _cycled(self, slots: Tensor, steps: int) -> list[Tensor]:
+        """A batch of the slots for every step, each slot as often as any other up to one."""
+        size = min(len(slots), int(self.options["fit_batch"]))
+        if size == 0:
+            return [slots] * steps
+        rounds = -(-steps * size // len(slots))
+        order = torch.cat([self._shuffled(slots) for _ in range(rounds)])
+        return list(torch.split(order[: steps * size], size))
+
+    def _shuffled(self, slots: Tensor) -> Tensor:
+        return slots[torch.randperm(len(slots), generator=self.parts.augmentation)]
+
+    def _augmented(self, images: Tensor) -> Tensor:
+        return self.parts.views.augment(images, self.parts.augmentation)
+
+    def _plain_logits(self, images: Tensor) -> Tensor:
+        self.costs.scored += len(images)
+        return self._eval_logits(self.parts.views.prepare(images))
+
+    def _eval_logits(self, views: Tensor) -> Tensor:
+        """Of views, in evaluation mode and without a graph."""
+        self.network.eval()
+        with torch.no_grad():
+            logits = self._train_logits(views)
+        self.network.train()
+        return logits
+
+    def _train_logits(self, views: Tensor) -> Tensor:
+        self.costs.forward += len(views)
+        logits: Tensor = self.network(views)
+        return logits
+
+    def _fit_optimizer(self) -> torch.optim.SGD:
+        return torch.optim.SGD(
+            self.network.parameters(),
+            lr=self.options["high_lr"],
+            momentum=self.options["momentum"],
+            weight_decay=self.options["weight_decay"],
+        )
+
+    def _tell(self, reason: str) -> None:
+        """Log a reason once per fit."""
+        if reason not in self._told:
+            LOGGER.warning("task %d: %s", self.task, reason)
+            self._told.add(reason)
+
+    def state_dict(self) -> State:
+        """ER-ACE's state, the task, and the optimizer of the fit that is under way."""
+        fitting = None if self._fitting is None else self._fitting.state_dict()
+        return super().state_dict() | {"task": self.task, "fitting": fitting}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken."""
+        super().load_state_dict(state)
+        self.task = state["task"]
+        self._fitting = None
+        if state["fitting"] is not None:
+            self._fitting = self._fit_optimizer()
+            self._fitting.load_state_dict(state["fitting"])

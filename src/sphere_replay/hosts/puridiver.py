@@ -1,0 +1,133 @@
+"""PuriDivER: a pure and diverse memory, and a fit to it that trusts labels by degrees.
+
+Online, L = CE(stream) + s_w CE(replay) with CutMix; what a full memory keeps is decided by
+`memory.PurityDiversity`, judged by the network right after each update. The fit that follows each
+task is `parted_fit`. A selection such as SPHERE enters at two places: the replay of the stream, and
+the draw of clean memories in the fit.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sphere_replay.hosts.host import Batch, HostParts, State, Step, mislabelled
+from sphere_replay.hosts.parted_fit import PartedFit
+from sphere_replay.memory import Judgement, PurityDiversity
+
+
+class PuriDivER(PartedFit):
+    """PuriDivER (Bang et al. 2022); pair it with purity-diversity admission.
+
+    Options beside those of the fit: `diversity` (0.5), `replay_first_task` (0), `plain_stream` (0:
+    augmented), `joint_batch` (0), `select_stream` (1: the selection draws what is replayed).
+    """
+
+    OPTIONS: ClassVar[Mapping[str, float]] = {
+        "diversity": 0.5,
+        "replay_first_task": 0,
+        "plain_stream": 0,
+        "joint_batch": 0,
+        "select_stream": 1,
+        **PartedFit.OPTIONS,
+    }
+    SWITCHES: ClassVar[tuple[str, ...]] = (
+        *("replay_first_task", "plain_stream", "joint_batch", "select_stream"),
+        *PartedFit.SWITCHES,
+    )
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, float]) -> None:
+        """Refuse unknown constants, and values that make no sense."""
+        super().check_options(options)
+        if options.get("diversity", 0) > 1:
+            raise ValueError(f"option diversity is a share, at most 1, got {options['diversity']}")
+
+    def __init__(self, parts: HostParts) -> None:
+        super().__init__(parts)
+        scored = self.replay.selection.needs_scores
+        if self.options["joint_batch"] and scored:
+            raise ValueError("joint_batch works with the uniform selection only; leave it off")
+        self._uniform_stream = scored and not self.options["select_stream"]
+        self._tasks = 0
+        self._diversity = self.options["diversity"]
+        if isinstance(self.memory.admission, PurityDiversity):
+            self._head()  # a network without one is refused now, not when the memory is full
+            self.memory.admission.judge = self._judge
+
+    def start_task(self) -> None:
+        """A new task begins."""
+        super().start_task()
+        self._tasks += 1
+
+    def observe(self, batch: Batch) -> Step:
+        """One update on the stream batch and, from the second task on, a replayed one."""
+        self.optimizer.zero_grad()
+        replays = self._tasks > 1 or bool(self.options["replay_first_task"])
+        if not replays or len(self.memory) == 0:
+            step = self._learn(batch)
+        elif self.options["joint_batch"]:
+            step = self._learn_jointly(batch)
+        else:
+            step = self._learn_in_turn(batch)
+        self.optimizer.step()
+        # A network that is still far from its data should judge by loss first.
+        loss = _mean_loss(step, len(batch))
+        self._diversity = self.options["diversity"] * min(1.0, 1 / max(loss, 1e-12))
+        self.remember(batch)
+        return step
+
+    def _learn(self, batch: Batch) -> Step:
+        loss = self._cross_entropy(self._mix(self._stream_view(batch.images), batch.labels))
+        self.backward(loss, len(batch))
+        return Step(loss.item())
+
+    def _learn_in_turn(self, batch: Batch) -> Step:
+        step = self._learn(batch)
+        count = self.parts.replay_batch
+        draw = self.replay.draw_uniformly(count) if self._uniform_stream else self.draw()
+        replayed = self._cross_entropy(self._mix(self._view(draw["x"]), draw["y"]))
+        self.backward(draw.scale * replayed, len(draw))
+        return Step(step.loss, replayed.item(), draw.scale, len(draw), mislabelled(draw))
+
+    def _learn_jointly(self, batch: Batch) -> Step:
+        draw = self.draw()
+        views = torch.cat([self._stream_view(batch.images), self._view(draw["x"])])
+        loss = self._cross_entropy(self._mix(views, torch.cat([batch.labels, draw["y"]])))
+        self.backward(loss, len(views))
+        return Step(loss.item(), None, draw.scale, len(draw), mislabelled(draw))
+
+    def _stream_view(self, images: Tensor) -> Tensor:
+        plain = self.options["plain_stream"]
+        return self.parts.views.prepare(images) if plain else self._view(images)
+
+    def _judge(self, candidates: Mapping[str, Tensor]) -> Judgement:
+        seen = self._appraise(candidates["x"], candidates["y"])
+        return Judgement(seen.losses, seen.features, self._head(), self._diversity)
+
+    def _head(self) -> Tensor:
+        """The classifier's weights `[C, d]`."""
+        weight = getattr(getattr(self.network, "head", None), "weight", None)
+        if not isinstance(weight, Tensor) or weight.ndim != 2:
+            raise ValueError(
+                f"{type(self.network).__name__} has no head.weight of shape [classes, features], "
+                "by which purity-diversity admission tells the features that matter to a class"
+            )
+        return weight.detach()
+
+    def state_dict(self) -> State:
+        """The state of a host that fits, and how many tasks have begun."""
+        return super().state_dict() | {"tasks": self._tasks}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken."""
+        super().load_state_dict(state)
+        self._tasks = state["tasks"]
+
+
+def _mean_loss(step: Step, batch: int) -> float:
+    """Over stream and replay, each example alike."""
+    if step.replay_loss is None:
+        return step.loss
+    return (batch * step.loss + step.drawn * step.replay_loss) / (batch + step.drawn)

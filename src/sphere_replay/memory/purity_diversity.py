@@ -1,0 +1,164 @@
+"""PuriDivER's memory: of the largest class, the example that is doubtful or redundant goes.
+
+Examples with a high loss may be mislabelled (purity); examples whose features resemble those of
+their class add little (diversity). Whose turn it is to lose an example depends on the sizes of the
+classes alone, so only the classes that lose any have to be judged, and each once per batch.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sphere_replay.memory.admission import Offer
+from sphere_replay.memory.class_slots import offered_labels
+from sphere_replay.memory.state import check_keys, check_label, integers, text_to_tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What a network says of n candidates."""
+
+    losses: Tensor
+    """`[n]`, of the stored label."""
+    features: Tensor
+    """`[n, d]`, before the classifier."""
+    head: Tensor
+    """`[C, d]`: the classifier's weights, which tell the dimensions that matter to a class."""
+    diversity: float
+    """In [0, 1], the share of similarity: score = (1 - share) z(loss) + share z(similarity)."""
+
+
+Judge = Callable[[Mapping[str, Tensor]], Judgement]
+"""Judges candidates, `[n, ...]` per field of the memory."""
+
+
+class PurityDiversity:
+    """Keeps classes equal in size, and of each class what is trusted and varied.
+
+    While there is room every row is kept. Then, of stored and offered rows together, one after the
+    other leaves: always from the largest class (a random one of them, if they tie), and there the
+    row of the highest score, see `Judgement`. Its network judges through `judge`, which must be
+    set before the memory is full.
+    """
+
+    name: ClassVar[str] = "purity-diversity"
+    draws: ClassVar[bool] = True
+
+    def __init__(self, label: str = "y") -> None:
+        self.label = label
+        self.judge: Judge | None = None
+
+    def place(self, offer: Offer) -> Tensor:
+        """The slot of each row; stored rows that leave make room for the others."""
+        labels = offered_labels(offer, offer.filled, label=self.label, policy=self.name)
+        if offer.filled:
+            labels = torch.cat([offer.stored[self.label], labels.to(offer.stored[self.label])])
+        leaving = self._leaving(offer, labels.cpu())
+        staying = torch.ones(len(labels), dtype=torch.bool, device="cpu")
+        staying[leaving] = False
+        free = torch.arange(offer.filled, min(len(labels), offer.capacity), device="cpu")
+        slots = torch.full((offer.count,), -1, device="cpu")
+        slots[staying[offer.filled :]] = torch.cat([free, leaving[leaving < offer.filled]])
+        return slots
+
+    def _leaving(self, offer: Offer, labels: Tensor) -> Tensor:
+        """Which of the stored and offered rows, numbered in this order, must go."""
+        excess = len(labels) - offer.capacity
+        if excess <= 0:
+            return integers()
+        if self.judge is None:
+            raise ValueError(
+                f"{self.name} admission has nobody to judge examples: set its judge, or use it "
+                "with a host that does (puridiver)"
+            )
+        losers = losing_classes(labels, offer.uniforms[:excess])
+        candidates = torch.isin(labels, integers(*set(losers))).nonzero().squeeze(1)
+        judgement = self.judge(_gathered(offer, candidates))
+        return candidates[evictions(judgement, labels[candidates], losers)]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The label's name."""
+        return {"label": text_to_tensor(self.label)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Check that the saved policy had the same label field."""
+        check_keys(state, ("label",), owner=f"the state of a {self.name} policy")
+        check_label(state["label"], self.label, self.name)
+
+
+def _gathered(offer: Offer, candidates: Tensor) -> dict[str, Tensor]:
+    """The rows of stored and offered candidates, numbered in this order, where the memory lives."""
+    slots = candidates[candidates < offer.filled]
+    rows = candidates[candidates >= offer.filled] - offer.filled
+    gathered = {}
+    for name, values in offer.fields.items():
+        chosen = values.index_select(0, rows.to(values.device))
+        if offer.filled:
+            stored = offer.stored[name]
+            kept = stored.index_select(0, slots.to(stored.device))
+            chosen = torch.cat([kept, chosen.to(stored.device)])
+        gathered[name] = chosen
+    return gathered
+
+
+def losing_classes(labels: Tensor, uniforms: Tensor) -> list[int]:
+    """The class that loses an example, one per uniform number: the largest, ties by that number."""
+    sizes = dict(sorted(Counter(labels.tolist()).items()))
+    losers: list[int] = []
+    for uniform in uniforms.tolist():
+        most = max(sizes.values())
+        largest = [label for label, size in sizes.items() if size == most]
+        losers.append(largest[int(uniform * len(largest))])
+        sizes[losers[-1]] -= 1
+    return losers
+
+
+def evictions(judgement: Judgement, labels: Tensor, losers: list[int]) -> Tensor:
+    """Which candidates `[n]` leave, one per entry of `losers`, in that order."""
+    groups: dict[int, _Group] = {}
+    leaving = []
+    for label in losers:
+        if label not in groups:
+            members = (labels == label).nonzero().squeeze(1)
+            groups[label] = _Group(judgement, members, label)
+        leaving.append(groups[label].evict())
+    return integers(*leaving)
+
+
+class _Group:
+    """The candidates of one class that have not left yet."""
+
+    def __init__(self, judgement: Judgement, members: Tensor, label: int) -> None:
+        head = judgement.head.detach().cpu()
+        # Dimensions in which the class has more weight than classes have on average.
+        relevant = head[label] > head.mean(dim=0)
+        features = judgement.features.cpu()[members][:, relevant].double()
+        units = torch.nn.functional.normalize(features, dim=1)
+        self._members = members
+        self._losses = judgement.losses.cpu()[members].double()
+        self._cosines = units @ units.T
+        self._diversity = judgement.diversity
+
+    def evict(self) -> int:
+        # The mean includes an example's cosine with itself, 1 for all: the z-score is blind to it.
+        similarities = self._cosines.mean(dim=1)
+        scores = (1 - self._diversity) * _standardized(self._losses)
+        scores += self._diversity * _standardized(similarities)
+        worst = int(scores.argmax())
+        leaving = int(self._members[worst])
+        rest = torch.arange(len(scores)) != worst
+        self._members, self._losses = self._members[rest], self._losses[rest]
+        self._cosines = self._cosines[rest][:, rest]
+        return leaving
+
+
+def _standardized(values: Tensor) -> Tensor:
+    """Z-scores by the population's deviation; zeros where all values agree up to rounding."""
+    centered = values - values.mean()
+    deviation = centered.square().mean().sqrt()
+    rounding = 1e-12 * (1 + float(values.abs().max()))
+    return centered / deviation if deviation > rounding else torch.zeros_like(values)
