@@ -1,0 +1,1 @@
+"""Programs written by models: running them safely, problems, rewards, training."""

@@ -1,0 +1,151 @@
+"""Keeps a program from reporting in pytest's name, as far as one interpreter allows it.
+
+A report leaves only through an audit hook, which nothing in the interpreter points to. It is sent
+with a nonce that exists in this hook alone, and only if every frame on the stack runs pytest's or
+our own code with its own globals, and none of their functions, nor the built-ins that comparisons
+rest on, has been exchanged. Audit hooks cannot be removed; this one also refuses the tools with
+which Python code could look for the nonce.
+"""
+
+import builtins
+import gc
+import json
+import os
+import sys
+import unittest.case
+from collections.abc import Callable, Iterator, Mapping
+from operator import is_
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+
+EVENT = "sphere.report"
+
+_OWN_PACKAGES = ("pytest", "_pytest", "pluggy", __name__.rpartition(".")[0] or "inside")
+# Tests replace these for good without meaning harm; no comparison rests on them.
+_FREE_BUILTINS = frozenset({"input", "print", "open", "help", "exit", "quit", "_", "breakpoint"})
+_REFUSED = frozenset(
+    {
+        "gc.get_objects",
+        "gc.get_referrers",
+        "gc.get_referents",
+        "sys.addaudithook",
+        "sys.settrace",
+        "sys.setprofile",
+        "sys.monitoring.register_callback",
+        "sys._current_frames",
+        "sys._current_exceptions",
+    }
+)
+_PARTS_OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
+
+
+class Snapshot:
+    """Everything that outcomes rest on, as it is before any program has run."""
+
+    def __init__(self) -> None:
+        self.globals_of: dict[CodeType, dict[str, object]] = {}
+        self.functions: set[FunctionType] = set()
+        self._entries: list[tuple[Mapping[str, object], list[str], list[object]]] = []
+        own = {name: module for name, module in sys.modules.items() if _is_own(name)}
+        self._add(sys.modules, own.__contains__)
+        self._add(vars(builtins), lambda name: name not in _FREE_BUILTINS)
+        for module in [*own.values(), unittest.case]:
+            self._add_module(module)
+        for value in gc.get_objects():  # also functions within functions, and wrapped ones
+            if isinstance(value, FunctionType) and _is_own(value.__module__ or ""):
+                self.functions.add(value)
+                for code in _with_inner(value.__code__):
+                    self.globals_of[code] = value.__globals__
+
+    def change(self) -> str | None:
+        """The name of something that has been exchanged since; None: all is as it was."""
+        for namespace, names, values in self._entries:
+            if not all(map(is_, map(namespace.get, names), values)):
+                pairs = zip(names, values, strict=True)
+                changed = next(name for name, value in pairs if namespace.get(name) is not value)
+                return f"{namespace.get('__name__', namespace.get('__qualname__', ''))} {changed}"
+        return None
+
+    def _add(self, namespace: Mapping[str, object], wanted: Callable[[str], bool]) -> None:
+        names = [name for name in namespace if wanted(name)]
+        self._entries.append((namespace, names, [namespace[name] for name in names]))
+
+    def _add_module(self, module: ModuleType) -> None:
+        content = vars(module)
+        lasting = FunctionType | BuiltinFunctionType | type
+        self._add(content, lambda name: isinstance(content[name], lasting))
+        for value in list(content.values()):
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                self._add_class(value)
+
+    def _add_class(self, kind: type) -> None:
+        methods = (FunctionType, classmethod, staticmethod, property)
+        self._add(vars(kind), lambda name: isinstance(vars(kind)[name], methods))
+
+
+def arm(snapshot: Snapshot, descriptor: int) -> None:
+    """From now on `sys.audit(EVENT, kind, content)` sends reports, for good.
+
+    The first line of the reports carries the nonce; whoever reads them gets it before any program
+    runs. Every frame that is on the stack now is trusted.
+    """
+    trusted = dict(snapshot.globals_of)
+    frame = sys._getframe()
+    while frame is not None:
+        trusted[frame.f_code] = frame.f_globals
+        frame = frame.f_back  # type: ignore[assignment]  # None at the bottom ends the loop
+    nonce = os.urandom(16).hex()
+    hook = _hook(snapshot, trusted, nonce, descriptor)
+    trusted[hook.__code__] = hook.__globals__
+    os.write(descriptor, f"{nonce}\n".encode())
+    sys.addaudithook(hook)
+
+
+def refuse(descriptor: int, why: str) -> None:
+    """Report that no program was started; before `arm` only."""
+    nonce = os.urandom(16).hex()
+    os.write(descriptor, f"{nonce}\n{nonce} {json.dumps(['refused', why])}\n".encode())
+
+
+def _hook(
+    snapshot: Snapshot,
+    trusted: dict[CodeType, dict[str, object]],
+    nonce: str,
+    descriptor: int,
+) -> FunctionType:
+    # All that the hook needs is bound here: names in modules could be exchanged by the program.
+    get_frame, write, spell = sys._getframe, os.write, json.JSONEncoder().encode
+    refused, denied, event_of_reports = _REFUSED, PermissionError, EVENT
+    change, functions, parts = snapshot.change, snapshot.functions, _PARTS_OF_FUNCTIONS
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event == event_of_reports:
+            frame = get_frame(1)
+            kind, content = arguments
+            while frame is not None:
+                if trusted.get(frame.f_code) is not frame.f_globals:
+                    kind, content = "tampered", f"a report by {frame.f_code.co_name}"
+                    break
+                frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
+            exchanged = change()
+            if exchanged is not None:
+                kind, content = "tampered", f"{exchanged} was exchanged"
+            write(descriptor, f"{nonce} {spell([kind, content])}\n".encode())
+        elif event in refused or event.startswith("ctypes."):
+            raise denied(f"{event} is not available in the sandbox")
+        elif event == "object.__setattr__":
+            function, name, _ = arguments
+            if name in parts and function in functions:
+                raise denied(f"pytest's functions keep their {name} in the sandbox")
+
+    return hook  # type: ignore[return-value]  # a function, seen by mypy as a callable
+
+
+def _is_own(name: str) -> bool:
+    return name.partition(".")[0] in _OWN_PACKAGES or name.startswith(_OWN_PACKAGES[-1] + ".")
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)

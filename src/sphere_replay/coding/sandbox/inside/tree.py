@@ -1,0 +1,63 @@
+"""The processes that descend from this one: what they hold, and how to end them all."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_PATIENCE = 10.0
+
+
+def descendants(process: int | None = None) -> Iterator[int]:
+    """Pids below a process (this one), parents first."""
+    folder = Path(f"/proc/{os.getpid() if process is None else process}/task")
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        for thread in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                children += map(int, (folder / thread / "children").read_text().split())
+    for child in children:
+        yield child
+        yield from descendants(child)
+
+
+def anonymous_memory(process: int | str) -> int:
+    """Bytes of memory that a process holds and that no file backs; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    held = [line.split() for line in fields if line.startswith(("RssAnon:", "RssShmem:"))]
+    return sum(int(words[1]) << 10 for words in held)
+
+
+def memory_beyond(baseline: int) -> int:
+    """Bytes that all descendants hold, less what each of them inherited by being forked.
+
+    Memory that a descendant shares with its own children counts for each of them.
+    """
+    return sum(max(0, anonymous_memory(process) - baseline) for process in descendants())
+
+
+def end_all() -> None:
+    """Kill every descendant and wait until none is left; this process adopts orphans.
+
+    Stopped first, so that nobody forks while others are being killed.
+    """
+    patience = time.monotonic() + _PATIENCE
+    while True:
+        processes = list(descendants())
+        for sign in (signal.SIGSTOP, signal.SIGKILL):
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, sign)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        if time.monotonic() > patience:
+            raise RuntimeError(f"processes {list(descendants())} do not end")
+        time.sleep(0.0005)
