@@ -1,0 +1,96 @@
+"""Files that are either the old version or the new one, never something in between."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace the file; a crash at any moment leaves the old content or the new, whole."""
+    replace_durably(stage(path, content), path)
+
+
+def stage(path: Path, content: bytes) -> Path:
+    """Write the content beside `path`, onto the disk, for a later `replace_durably`."""
+    # A fixed name: what a crash leaves behind is overwritten by the next attempt.
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return temporary
+
+
+def replace_durably(source: Path, target: Path) -> None:
+    """Rename within a directory, then make the directory itself durable."""
+    os.replace(source, target)
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def plain(value: object, where: str, *, spell_non_finite: bool = False) -> Any:
+    """The value as JSON knows it: dictionaries with text keys, lists, text, numbers, null.
+
+    Tuples become lists. Anything else is an error that says where it stands, and so are infinities
+    and NaN, which JSON has no notation for, unless they are to be spelled out as text.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        if spell_non_finite:
+            return str(value)
+        raise ValueError(f"{where} = {value} cannot be stored: only finite numbers can")
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"{where} has the key {key!r}; keys must be text, use str(key)")
+        return {
+            str(key): plain(item, f"{where}.{key}", spell_non_finite=spell_non_finite)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [
+            plain(item, f"{where}[{index}]", spell_non_finite=spell_non_finite)
+            for index, item in enumerate(value)
+        ]
+    raise TypeError(
+        f"{where} is a {type(value).__name__}, which JSON cannot hold; convert it to numbers, "
+        "text, lists or dictionaries first (.item(), .tolist(), str(...))"
+    )
+
+
+def canonical_json(value: Mapping[str, object], name: str) -> str:
+    """The one text of a dictionary: sorted keys, a line for each of the outermost.
+
+    Equal dictionaries give equal bytes, so files can be hashed and compared byte for byte. `name`
+    says in errors what is being written.
+    """
+    fields = plain(value, name)
+    lines = [
+        f"  {json.dumps(key)}: {json.dumps(fields[key], sort_keys=True, allow_nan=False)}"
+        for key in sorted(fields)
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The dictionary in a file, or an error that names the file."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path} does not exist: is {path.parent} the folder of a run?"
+        ) from None
+    except ValueError as error:  # neither JSON nor UTF-8
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: it holds a {type(content).__name__}, not an object")
+    return content

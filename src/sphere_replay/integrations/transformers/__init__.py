@@ -1,0 +1,35 @@
+"""Replay inside the trainers of transformers and TRL.
+
+trainer = SphereTrainer(model=..., args=..., train_dataset=..., replay=ReplayArguments())
+trainer.train()
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from sphere_replay.integrations.transformers.arguments import ReplayArguments
+from sphere_replay.integrations.transformers.callback import SphereCallback
+from sphere_replay.integrations.transformers.mixin import ReplayMixin
+from sphere_replay.integrations.transformers.session import ReplaySession
+from sphere_replay.integrations.transformers.trainers import SphereSeq2SeqTrainer, SphereTrainer
+
+if TYPE_CHECKING:
+    from sphere_replay.integrations.transformers.sft import SphereSFTTrainer
+
+__all__ = [
+    "ReplayArguments",
+    "ReplayMixin",
+    "ReplaySession",
+    "SphereCallback",
+    "SphereSFTTrainer",
+    "SphereSeq2SeqTrainer",
+    "SphereTrainer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`SphereSFTTrainer` needs TRL, which the others do not: import it when it is asked for."""
+    if name == "SphereSFTTrainer":
+        from sphere_replay.integrations.transformers.sft import SphereSFTTrainer
+
+        return SphereSFTTrainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

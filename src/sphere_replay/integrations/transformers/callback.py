@@ -1,0 +1,189 @@
+"""Callbacks: replay's part of checkpoints and logs, and replay itself where one cannot subclass."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from sphere_replay.integrations.transformers.arguments import ReplayArguments
+from sphere_replay.integrations.transformers.saved import load_session, save_session
+from sphere_replay.integrations.transformers.session import ReplaySession, check_length
+from sphere_replay.language import check_model, longest_input
+
+
+class ReplayBookkeeping(TrainerCallback):
+    """Checks a training before it starts, and keeps its replay in checkpoints and logs."""
+
+    def __init__(self, session: ReplaySession) -> None:
+        self.session = session
+        self.resume_from: str | None = None
+        """Folder of the checkpoint to resume from; the one in `output_dir` unless given."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Check model and data; continue from a checkpoint if the trainer did."""
+        model = kwargs["model"]
+        check_model(model)
+        check_lengths(getattr(kwargs["train_dataloader"], "dataset", None), longest_input(model))
+        self.session.begin()
+        if state.global_step:
+            folder = self.resume_from or f"{args.output_dir}/checkpoint-{state.global_step}"
+            load_session(self.session, Path(folder))
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Put replay into the checkpoint that was just written; it is the same on all processes."""
+        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        if args.should_save and folder.is_dir():
+            save_session(self.session, folder)
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Add what replay did to a log of training, for its history and the callbacks after us."""
+        logs = kwargs["logs"]
+        if "loss" in logs:
+            metrics = self.session.metrics()
+            logs.update(metrics)
+            state.log_history[-1].update(metrics)
+
+
+class SphereCallback(TrainerCallback):
+    """Replay for trainers one cannot subclass.
+
+        Trainer(..., callbacks=[SphereCallback(ReplayArguments(capacity=3000))])
+
+    A hook on the model notes the stream batches as they are trained on. A callback hears of an
+    update only after its gradient was clipped. So here the clipped stream gradient is what the
+    virtual step follows, and the sum of it and the replay gradient is clipped again; where clipping
+    is rare, or `max_grad_norm=0`, this is what the trainers of this package do.
+
+    Args:
+        replay: The settings, or the session of an earlier training to go on from.
+        resume_from: Checkpoint folder, if training resumes from one outside `output_dir`.
+    """
+
+    def __init__(
+        self, replay: ReplayArguments | ReplaySession, *, resume_from: str | None = None
+    ) -> None:
+        arguments = replay.arguments if isinstance(replay, ReplaySession) else replay
+        if arguments.task_field is not None:
+            raise ValueError(
+                f"task_field={arguments.task_field!r} needs a trainer of this package: a callback "
+                "sees only what the model is given; leave it out, tasks are then counted by train()"
+            )
+        self.arguments = arguments
+        self.session = replay if isinstance(replay, ReplaySession) else None
+        self._resume_from = resume_from
+        self._books: ReplayBookkeeping | None = None
+        self._hook: RemovableHandle | None = None
+        self._replaying = False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Watch the model's batches from here on."""
+        check_trainer(args)
+        model: nn.Module = kwargs["model"]
+        if self.session is None:
+            pad = getattr(kwargs["processing_class"], "pad_token_id", None)
+            self.session = ReplaySession(self.arguments, model, pad)
+        self._books = ReplayBookkeeping(self.session)
+        self._books.resume_from = self._resume_from
+        self._books.on_train_begin(args, state, control, **kwargs)
+        self._stop_watching()
+        self._hook = model.register_forward_pre_hook(self._note, with_kwargs=True)
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Replay on top of the clipped stream gradient, and clip the sum."""
+        assert self.session is not None
+        model: nn.Module = kwargs["model"]
+        clips = bool(args.max_grad_norm and args.max_grad_norm > 0)
+        scaler = getattr(kwargs["optimizer"], "scaler", None)
+        with self._not_noting():
+            # Clipping has already taken the scaler's factor out.
+            self.session.step(model, scaler, unscaled=clips)
+        if clips:
+            nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Put replay into the checkpoint."""
+        assert self._books is not None
+        self._books.on_save(args, state, control)
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Add what replay did to a log of training."""
+        if self._books is not None:
+            self._books.on_log(args, state, control, **kwargs)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Leave the model without a hook."""
+        self._stop_watching()
+
+    def _note(self, module: nn.Module, arguments: Any, inputs: Mapping[str, object]) -> None:
+        if module.training and torch.is_grad_enabled() and not self._replaying:
+            assert self.session is not None
+            if "labels" not in inputs:
+                raise ValueError(
+                    f"the model was called with {', '.join(inputs) or 'no named inputs'}, without "
+                    "labels: SphereCallback cannot see the targets (label smoothing takes them "
+                    "out); use a trainer of this package"
+                )
+            self.session.keep(inputs, None)
+
+    @contextmanager
+    def _not_noting(self) -> Iterator[None]:
+        self._replaying = True
+        try:
+            yield
+        finally:
+            self._replaying = False
+
+    def _stop_watching(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+
+def check_trainer(args: TrainingArguments) -> None:
+    """Refuse what replay cannot work with."""
+    for option in ("packing", "padding_free"):
+        if getattr(args, option, False):
+            raise ValueError(
+                f"{option}=True joins examples into one sequence, but replay stores and weighs "
+                f"each by itself: set {option}=False"
+            )
+    for option in ("deepspeed", "fsdp"):
+        if getattr(args, option, None):
+            raise ValueError(
+                f"{option} keeps gradients where replay cannot reach them: train with plain data "
+                "parallelism (torchrun), or without replay"
+            )
+
+
+def check_lengths(dataset: Any, longest: int | None) -> None:
+    """No example of a tokenized training set is longer than the model's limit."""
+    if longest is None:
+        return
+    if "input_ids" in (getattr(dataset, "column_names", None) or ()):
+        rows: Iterable[Any] = dataset["input_ids"]
+    elif isinstance(dataset, list):
+        rows = [example["input_ids"] for example in dataset if "input_ids" in example]
+    else:
+        return  # tokenized on the fly: each batch is checked when it comes
+    check_length(max(map(len, rows), default=0), longest)

@@ -1,0 +1,54 @@
+"""Replay in a trainer's checkpoint folder: `replay.safetensors` and `replay.json`. No pickle."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from safetensors.torch import load, save
+
+from sphere_replay.files import write_atomically
+from sphere_replay.integrations.transformers.session import ReplaySession
+
+TENSORS, VALUES = "replay.safetensors", "replay.json"
+
+
+def save_session(session: ReplaySession, folder: Path) -> None:
+    """Write memory, candidates, random streams and counters; the JSON, which vouches, last."""
+    state = session.language.state_dict()
+    content = save(state["tensors"])
+    document = {
+        "arguments": asdict(session.arguments),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "values": state["values"],
+    }
+    write_atomically(folder / TENSORS, content)
+    write_atomically(folder / VALUES, json.dumps(document, indent=1).encode())
+
+
+def load_session(session: ReplaySession, folder: Path) -> None:
+    """Continue where `save_session` was called, under the same arguments."""
+    if not (folder / VALUES).is_file():
+        raise ValueError(
+            f"{folder} holds no replay state ({VALUES}): it was saved without replay, or the save "
+            "was cut short; resume from an earlier checkpoint"
+        )
+    document = json.loads((folder / VALUES).read_text("utf-8"))
+    saved, wanted = document["arguments"], asdict(session.arguments)
+    different = [
+        f"{name}: saved {saved.get(name)!r}, now {wanted.get(name)!r}"
+        for name in sorted(saved.keys() | wanted.keys())
+        if saved.get(name) != wanted.get(name)
+    ]
+    if different:
+        raise ValueError(
+            f"{folder} was saved with other replay arguments ({'; '.join(different)}): resume with "
+            "those it was saved with, or start anew"
+        )
+    content = (folder / TENSORS).read_bytes()
+    if hashlib.sha256(content).hexdigest() != document["sha256"]:
+        raise ValueError(
+            f"{folder / TENSORS} is damaged: it does not match the checksum in {VALUES}; resume "
+            "from an earlier checkpoint"
+        )
+    session.language.load_state_dict({"tensors": load(content), "values": document["values"]})

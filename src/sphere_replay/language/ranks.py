@@ -1,0 +1,74 @@
+"""Replay on several processes: who does which part, and how the parts come together.
+
+All collectives exchange plain tensors; those that exchange objects would pickle them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed
+
+from sphere_replay.language.rows import Row
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among `world`; a single one needs no process group."""
+
+    rank: int = 0
+    world: int = 1
+
+    @classmethod
+    def current(cls) -> "Ranks":
+        """As torch.distributed has it, if it was started."""
+        if distributed.is_available() and distributed.is_initialized():
+            return cls(distributed.get_rank(), distributed.get_world_size())
+        return cls()
+
+    def share(self, items: Tensor) -> Tensor:
+        """Every world-th item, beginning with the rank's own."""
+        return items[self.rank :: self.world]
+
+    def summed(self, values: Tensor) -> Tensor:
+        """The sum over all processes, the same bits on each."""
+        if self.world == 1:
+            return values
+        total = values.to(_device(), copy=True).contiguous()
+        distributed.all_reduce(total)
+        return total.to(values.device)
+
+    def gathered(self, values: Tensor) -> list[Tensor]:
+        """The 1-D tensor of every process, in the order of ranks; lengths may differ."""
+        if self.world == 1:
+            return [values]
+        local = values.to(_device())
+        size = torch.tensor([len(local)], device=local.device)
+        sizes = [torch.empty_like(size) for _ in range(self.world)]
+        distributed.all_gather(sizes, size)
+        lengths = [int(each) for each in sizes]
+        padded = local.new_zeros(max(lengths))
+        padded[: len(local)] = local
+        parts = [torch.empty_like(padded) for _ in range(self.world)]
+        distributed.all_gather(parts, padded)
+        return [part[:n].to(values.device) for part, n in zip(parts, lengths, strict=True)]
+
+    def gathered_rows(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows of every process, in the order of ranks; each process needs at least one."""
+        if self.world == 1:
+            return list(rows)
+        kinds = {name: values.dtype for name, values in rows[0].items()}
+        sizes = torch.tensor([len(row[name]) for row in rows for name in kinds])
+        values = torch.cat([row[name].long() for row in rows for name in kinds])
+        gathered: list[Row] = []
+        pairs = zip(self.gathered(sizes), self.gathered(values), strict=True)
+        for lengths, flat in pairs:
+            parts = iter(torch.split(flat, lengths.tolist()))
+            for _ in range(len(lengths) // len(kinds)):
+                gathered.append({name: next(parts).to(kind) for name, kind in kinds.items()})
+        return gathered
+
+
+def _device() -> torch.device:
+    """Where the process group's backend wants its tensors."""
+    return torch.device("cuda" if distributed.get_backend() == "nccl" else "cpu")

@@ -1,0 +1,90 @@
+"""Tokenized examples of any length: one batch taken apart into rows, and put together again."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+Row = dict[str, Tensor]
+"""One example: a 1-D tensor for every field, without padding."""
+
+FIELDS = ("input_ids", "attention_mask", "token_type_ids", "labels")
+"""What a row keeps of a batch; everything else can be computed from these."""
+
+IGNORED = -100
+"""The label of positions that are not targets."""
+
+
+def rows_of(batch: Mapping[str, object], *, encoder_decoder: bool = False) -> list[Row]:
+    """Take a padded batch `[n, t]` apart into n rows on the CPU, without their padding.
+
+    Either side may be padded. What the attention mask leaves out at both ends goes; without a mask
+    nothing counts as padding. Labels of a decoder-only model stay aligned with the input, those of
+    an encoder-decoder have a length of their own and lose the ignored ends.
+    """
+    fields = {name: value for name, value in batch.items() if name in FIELDS}
+    for name in ("input_ids", "labels"):
+        if name not in fields:
+            raise ValueError(
+                f"a batch for replay needs input_ids and labels, got {', '.join(batch)}: tokenize "
+                "the data set and let the collator pad it"
+            )
+    held: dict[str, Tensor] = {}
+    for name, value in fields.items():
+        if not isinstance(value, Tensor) or value.ndim != 2:
+            raise ValueError(
+                f"{name} must be a tensor [n, t], got "
+                f"{list(value.shape) if isinstance(value, Tensor) else type(value).__name__}"
+            )
+        held[name] = value.detach().cpu()
+    source = held["input_ids"]
+    kept = held.get("attention_mask", torch.ones_like(source)) != 0
+    inputs = [_span(row) for row in kept]
+    targets = [_span(row != IGNORED) for row in held["labels"]] if encoder_decoder else inputs
+    for name, value in held.items():
+        if not (encoder_decoder and name == "labels") and value.shape != source.shape:
+            raise ValueError(
+                f"{name} {list(value.shape)} must match input_ids {list(source.shape)}"
+            )
+    return [
+        {
+            name: value[index, targets[index] if name == "labels" else inputs[index]].clone()
+            for name, value in held.items()
+        }
+        for index in range(len(source))
+    ]
+
+
+def pad_rows(
+    rows: Sequence[Row], pad_token_id: int, device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
+    """Put rows together, right-padded: labels with -100, masks with 0, inputs with the pad token.
+
+    Each field gets the width of its own longest row.
+    """
+    if not rows:
+        raise ValueError("there is nothing to pad: pass at least one row")
+    fillers = {"input_ids": pad_token_id, "labels": IGNORED}
+    return {
+        name: torch.nn.utils.rnn.pad_sequence(
+            [row[name] for row in rows], batch_first=True, padding_value=fillers.get(name, 0)
+        ).to(device)
+        for name in rows[0]
+    }
+
+
+def row_length(row: Row) -> int:
+    """Tokens of the longest field."""
+    return max(len(values) for values in row.values())
+
+
+def target_count(row: Row, *, encoder_decoder: bool = False) -> int:
+    """How many tokens the model is asked to predict; the first of a decoder-only model is given."""
+    labels = row["labels"] if encoder_decoder else row["labels"][1:]
+    return int((labels != IGNORED).sum())
+
+
+def _span(kept: Tensor) -> slice:
+    """From the first kept position to the last."""
+    places = kept.nonzero()
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)

@@ -1,0 +1,86 @@
+"""What cannot work is refused before training starts, in a sentence that says what to do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Qwen2ForSequenceClassification, Trainer
+
+from integrations.training import trainer
+from language import tiny
+from sphere_replay.integrations.transformers import ReplayArguments, SphereCallback
+from sphere_replay.integrations.transformers.callback import check_trainer
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 5, "capacity": 4}, "batch=5 memories cannot be drawn from capacity=4"),
+        ({"batch": 5, "pool": 4}, "batch=5 memories cannot be drawn from pool=4"),
+        ({"select": "spher"}, "unknown selection 'spher': did you mean sphere"),
+        ({"alpha": 1.5}, r"alpha must lie in \[0, 1\]"),
+        ({"virtual_lr": 0.0}, "virtual_lr must be positive"),
+        ({"strength": -1.0}, "strength must be finite and not negative, got -1"),
+        ({"refresh_every": 0}, "refresh_every must be a whole number of at least 1, got 0"),
+        ({"capacity": 2.5}, "capacity must be a whole number"),
+    ],
+)
+def test_arguments_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ReplayArguments(**options)
+
+
+def test_packing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="packing=True joins examples"):
+        trainer("sft", tmp_path, packing=True, packing_strategy="wrapped")
+
+
+@pytest.mark.parametrize("option", ["deepspeed", "fsdp"])
+def test_sharded_training_is_refused(option: str) -> None:
+    arguments = type("Arguments", (), {option: "on"})()
+    with pytest.raises(ValueError, match=f"{option} keeps gradients where replay cannot reach"):
+        check_trainer(arguments)
+
+
+@pytest.mark.parametrize("callback", [True, False])
+def test_a_model_without_states_is_refused(tmp_path: Path, callback: bool) -> None:
+    classifier: Any = Qwen2ForSequenceClassification
+    model = classifier(tiny.qwen2().config)
+    extra: dict[str, Any] = {"base": Trainer, "callbacks": [SphereCallback(ReplayArguments())]}
+    training = trainer("causal", tmp_path, model=model, **(extra if callback else {}))
+    with pytest.raises(ValueError, match="does not give the states of its last decoder layer"):
+        training.train()
+    assert training.state.global_step == 0
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_an_example_beyond_the_models_limit_is_refused(tmp_path: Path, as_list: bool) -> None:
+    training = trainer("causal", tmp_path, model=tiny.qwen2(positions=8))
+    if as_list:
+        training.train_dataset = list(training.train_dataset)
+    with pytest.raises(ValueError, match="has 9 tokens but the model's limit is 8"):
+        training.train()
+    assert training.state.global_step == 0
+
+
+def test_an_example_tokenized_on_the_fly_is_checked_when_it_comes(tmp_path: Path) -> None:
+    training = trainer("causal", tmp_path, model=tiny.qwen2(positions=8))
+    batches = list(training.get_train_dataloader())
+    with pytest.raises(ValueError, match="but the model's limit is 8"):
+        [training.replay.keep(batch, None) for batch in batches]
+
+
+def test_a_task_column_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="task_field='topic' is no column of the training set"):
+        trainer("causal", tmp_path, replay={"task_field": "topic"}).train()
+    with pytest.raises(ValueError, match="a callback sees only what the model is given"):
+        SphereCallback(ReplayArguments(task_field="task"))
+
+
+def test_a_callback_that_cannot_see_labels_says_so(tmp_path: Path) -> None:
+    callback = SphereCallback(ReplayArguments())
+    training = trainer(
+        "causal", tmp_path, base=Trainer, callbacks=[callback], label_smoothing_factor=0.1
+    )
+    with pytest.raises(ValueError, match="without labels"):
+        training.train()

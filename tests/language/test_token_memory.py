@@ -1,0 +1,101 @@
+"""A memory of rows of any length keeps what a plain memory would, and comes back from its state."""
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from language import tiny
+from sphere_replay.language import TokenMemory
+from sphere_replay.memory import Memory
+from sphere_replay.randomness import stream
+
+
+def filled(count: int, capacity: int = 8, seed: int = 0) -> TokenMemory:
+    memory = TokenMemory(capacity, generator=stream(seed, "admission"))
+    memory.add(tiny.rows(count, encoder_decoder=False), [i // 5 for i in range(count)])
+    return memory
+
+
+def test_rows_stand_where_a_plain_memory_puts_their_numbers() -> None:
+    rows = tiny.rows(40, encoder_decoder=True)
+    plain = Memory(8, generator=stream(0, "admission"))
+    memory = TokenMemory(8, generator=stream(0, "admission"))
+    for start in range(0, 40, 7):
+        part = rows[start : start + 7]
+        numbers = torch.arange(start, start + len(part))
+        assert torch.equal(memory.add(part, numbers), plain.add(x=numbers))
+    held = plain["x"].tolist()
+    assert torch.equal(memory.slots.versions, plain.versions)
+    assert memory.tasks.tolist() == held
+    for slot, row in enumerate(memory.rows(torch.arange(8))):
+        assert all(torch.equal(row[name], rows[held[slot]][name]) for name in row)
+
+
+def test_lengths_are_those_of_the_longest_field() -> None:
+    memory = TokenMemory(4, generator=stream(0, "admission"))
+    memory.add([{"input_ids": torch.arange(3), "labels": torch.arange(5)}], [0])
+    assert memory.lengths(torch.tensor([0, 0])).tolist() == [5, 5]
+    assert len(memory) == 1
+    assert memory.capacity == 4
+
+
+def test_what_is_stored_is_a_copy() -> None:
+    memory = TokenMemory(4, generator=stream(0, "admission"))
+    batch = torch.zeros(1000, dtype=torch.int64)
+    memory.add([{"labels": batch[:2]}], [0])
+    batch.fill_(7)
+    (row,) = memory.rows(torch.tensor([0]))
+    assert row["labels"].tolist() == [0, 0]
+    assert row["labels"].untyped_storage().nbytes() == 16
+
+
+def test_a_memory_continues_from_its_state() -> None:
+    memory = filled(30)
+    saved: dict[str, Tensor] = load(save(memory.state_dict()))
+    again = TokenMemory(8, generator=stream(5, "admission"))
+    again.load_state_dict(saved)
+    more = tiny.rows(30, encoder_decoder=False, seed=1)
+    assert torch.equal(memory.add(more, [9] * 30), again.add(more, [9] * 30))
+    one, other = memory.state_dict(), again.state_dict()
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert all(value.is_contiguous() for value in one.values())
+
+
+def test_an_empty_memory_has_a_state_too() -> None:
+    again = TokenMemory(8, generator=stream(1, "admission"))
+    again.load_state_dict(TokenMemory(8, generator=stream(0, "admission")).state_dict())
+    assert len(again) == 0
+    assert again.tasks.tolist() == []
+    more = tiny.rows(30, encoder_decoder=False)
+    again.add(more, [i // 5 for i in range(30)])
+    assert torch.equal(again.slots.versions, filled(30).slots.versions)
+
+
+def test_states_that_do_not_fit_are_refused_before_anything_changes() -> None:
+    memory, state = filled(5), filled(8).state_dict()
+    before = memory.state_dict()
+    with pytest.raises(ValueError, match="capacity 8, this one 4"):
+        filled(2, capacity=4).load_state_dict(state)
+    with pytest.raises(ValueError, match="damaged: 8 lengths of labels"):
+        memory.load_state_dict(state | {"rows.labels.values": state["rows.labels.values"][:-1]})
+    with pytest.raises(ValueError, match=r"lacks rows\.labels\.lengths"):
+        memory.load_state_dict({k: v for k, v in state.items() if k != "rows.labels.lengths"})
+    with pytest.raises(ValueError, match="lacks rows"):
+        memory.load_state_dict({})
+    after = memory.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_rows_must_look_alike() -> None:
+    memory = filled(3)
+    seen = memory.slots.seen
+    with pytest.raises(ValueError, match="row 0 has the fields labels; this memory stores"):
+        memory.add([{"labels": torch.ones(1)}], [0])
+    row = tiny.rows(1, encoder_decoder=False)[0]
+    with pytest.raises(ValueError, match=r"labels of row 0 must be torch.int64 \[t\], got"):
+        memory.add([row | {"labels": row["labels"].float()}], [0])
+    with pytest.raises(ValueError, match="3 rows need one task each"):
+        memory.add(tiny.rows(3, encoder_decoder=False), [1])
+    assert memory.slots.seen == seen
