@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS := vision,dev
+EXTRAS := vision,instruct,coding,dev
 
 .PHONY: demo test lint bench docs clean
 
@@ -18,9 +18,10 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GEMM; writes docs/performance.md.
+bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GEMM; writes docs/performance*.md.
 	$(BIN)/sphere bench allocate --markdown docs/performance.md
 	$(BIN)/sphere bench train --markdown docs/performance-train.md
+	$(BIN)/sphere bench instruct --markdown docs/performance-instruct.md
 
 docs: $(VENV)/.docs  ## The documentation site, into site/.
 	$(BIN)/mkdocs build --strict

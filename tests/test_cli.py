@@ -30,8 +30,8 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "ls", "--json")
     listing = json.loads(out)
     assert code == 0
-    assert {"digits", "mnist", "cifar10-small"} <= set(listing["presets"])
-    assert set(listing["hosts"]) == {"none", "er", "er-ace", "der-pp", "gdumb"}
+    assert {"digits", "mnist", "cifar10-small", "instruct-tiny"} <= set(listing["presets"])
+    assert {"none", "er", "er-ace", "der-pp", "gdumb"} <= set(listing["hosts"])
     assert len(listing["selections"]) == 11
 
 
@@ -137,7 +137,7 @@ def test_a_failed_run_is_reported_and_stops_nobody(
     )
     assert code == 1
     assert "0 of 2 runs finished" in out
-    assert out.count("failed: er") == 2
+    assert out.count("failed: digits-er-") == 2
     assert len(list(tmp_path.glob("*/error.txt"))) == 2
 
 

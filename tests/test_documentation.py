@@ -79,7 +79,8 @@ def test_shown_commands_exist_with_all_their_names() -> None:
     for _, words in commands:
         arguments = build_parser().parse_args(words)  # exits if an option is not known
         if words[0] in ("run", "show", "search"):
-            assert config_from(arguments).dataset == words[1]
+            settings = config_from(arguments).to_dict()
+            assert settings.get("dataset", f"instruct-{settings.get('model')}") == words[1]
 
 
 def test_the_page_of_metrics_has_every_name_and_formula() -> None:

@@ -23,6 +23,7 @@ COMMANDS: tuple[str, ...] = (
     "plot",
     "search",
     "bench",
+    "sandbox",
     "demo",
 )
 """Names of modules in `sphere_replay.commands`; a new command is one module and one word here."""
@@ -43,6 +44,13 @@ class _Parser(argparse.ArgumentParser):
             return
         choices = [str(choice) for choice in action.choices]
         raise argparse.ArgumentError(action, unknown("choice", str(value), choices))
+
+
+_EXTRA_OF = {
+    "pytest": "coding",
+    **dict.fromkeys(("transformers", "tokenizers", "peft", "accelerate", "trl"), "instruct"),
+}
+"""Which extra brings a module; all others come with `vision`."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -88,8 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("sphere_replay"):
             raise
+        extra = _EXTRA_OF.get(error.name.partition(".")[0], "vision")
         print(
-            f"sphere: this needs {error.name}: pip install 'sphere-replay[vision]'",
+            f"sphere: this needs {error.name}: pip install 'sphere-replay[{extra}]'",
             file=sys.stderr,
         )
         return 2

@@ -17,14 +17,12 @@ from sphere_replay.experiments.figures import (
     forgetting_figure,
     lift_figure,
     plot_accuracy_over_stream,
-    plot_forgetting_per_class,
+    plot_forgetting,
     plot_noisy_lift,
 )
 
 
-@pytest.mark.parametrize(
-    "plot", [plot_accuracy_over_stream, plot_forgetting_per_class, plot_noisy_lift]
-)
+@pytest.mark.parametrize("plot", [plot_accuracy_over_stream, plot_forgetting, plot_noisy_lift])
 def test_a_picture_is_a_png_of_sensible_size(
     plot: Callable[[list[RunSummary], Path], Path], tmp_path: Path
 ) -> None:
@@ -51,7 +49,7 @@ def test_equal_runs_give_equal_files(tmp_path: Path) -> None:
     ("plot", "missing"),
     [
         (plot_accuracy_over_stream, "anytime accuracies"),
-        (plot_forgetting_per_class, "two tasks or more"),
+        (plot_forgetting, "two tasks or more"),
         (plot_noisy_lift, "mislabelled memories"),
     ],
 )

@@ -21,7 +21,7 @@ from sphere_replay.experiments.figures import (
     accuracy_figure,
     forgetting_figure,
     lift_figure,
-    plot_forgetting_per_class,
+    plot_forgetting,
 )
 from sphere_replay.vision.datasets import load_images
 from sphere_replay.vision.job import VisionJob
@@ -173,7 +173,7 @@ def test_a_real_run_is_drawn_with_its_real_boundaries(tmp_path: Path) -> None:
     assert steps == [step for step, _ in results["accuracy"]["anytime"]]
     assert values == pytest.approx([100 * value for _, value in results["accuracy"]["anytime"]])
     assert _bars(lift_figure(runs).axes[0]) == [results["replay"]["noisy_lift"]]
-    assert plot_forgetting_per_class(runs, tmp_path / "forgetting.png").is_file()
+    assert plot_forgetting(runs, tmp_path / "forgetting.png").is_file()
 
 
 # --- forgetting ---

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from sphere_replay import __version__
-from sphere_replay.experiments.files import canonical_json, write_atomically
 from sphere_replay.experiments.folder import (
     ConfigMismatchError,
     DataMismatchError,
@@ -20,6 +19,7 @@ from sphere_replay.experiments.folder import (
     differences,
     identity,
 )
+from sphere_replay.files import canonical_json, write_atomically
 
 CONFIG: dict[str, object] = {
     "host": "er",

@@ -18,12 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the names."""
     from sphere_replay.experiments.catalog import TABLES
+    from sphere_replay.experiments.domains import all_presets
     from sphere_replay.hosts import HOSTS
     from sphere_replay.replay import SELECTIONS
-    from sphere_replay.vision.presets import names
 
     listing = {
-        "presets": names(),
+        "presets": all_presets(),
         "hosts": list(HOSTS),
         "selections": list(SELECTIONS),
         "tables": list(TABLES),

@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.config import ConfigError
+from sphere_replay.experiments.domains import RunConfig, resolve
 from sphere_replay.usage import UsageError
-from sphere_replay.vision.config import ConfigError, VisionConfig
-from sphere_replay.vision.presets import resolve
 
-_OWN_OPTIONS = ("dataset", "host", "select", "noise", "seed")
+_OWN_OPTIONS = ("dataset", "model", "host", "select", "noise", "order", "seed")
+_ONLY_IF_GIVEN = ("noise", "order", "model", "limit")
+"""Options that not every domain has: presets know their values, and refuse those of others."""
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +22,16 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--select", default="uniform", help="how memories are chosen for replay (default: uniform)"
     )
     parser.add_argument(
-        "--noise", type=float, default=0.4, metavar="RATE", help="share of wrong labels (0.4)"
+        "--noise", type=float, metavar="RATE", help="vision: share of wrong labels (default: 0.4)"
     )
+    parser.add_argument(
+        "--order", help="instruct: number of a task order, or tasks with commas (default: 0)"
+    )
+    parser.add_argument("--model", metavar="ID", help="instruct: a hub id or folder")
     parser.add_argument("--seed", type=int, default=0, help="fixes everything random (default: 0)")
-    parser.add_argument("--limit", type=int, metavar="N", help="use N examples of the stream")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="vision: use N examples of the stream"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -47,19 +55,19 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
 
 
-def config_from(arguments: argparse.Namespace) -> VisionConfig:
+def config_from(arguments: argparse.Namespace) -> RunConfig:
     """The resolved configuration that the options describe."""
-    overrides = parse_settings(arguments.set)
-    if arguments.limit is not None:
-        overrides["limit"] = arguments.limit
+    settings = parse_settings(arguments.set)
+    for name in _ONLY_IF_GIVEN:
+        if (value := getattr(arguments, name)) is not None:
+            settings[name] = value
     try:
         return resolve(
             arguments.preset,
-            arguments.host,
-            arguments.select,
-            arguments.noise,
-            arguments.seed,
-            **overrides,
+            host=arguments.host,
+            select=arguments.select,
+            seed=arguments.seed,
+            **settings,
         )
     except (ConfigError, TypeError, ValueError) as error:
         raise UsageError(str(error)) from error

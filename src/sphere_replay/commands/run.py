@@ -11,6 +11,7 @@ Examples:
 import argparse
 import json
 import sys
+from typing import Any
 
 from sphere_replay.commands.options import (
     add_output_options,
@@ -42,9 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
         DataMismatchError,
         FolderBusyError,
     )
-    from sphere_replay.experiments.launch import run_folder, run_vision
+    from sphere_replay.experiments.launch import run_config, run_folder
     from sphere_replay.hosts import DivergenceError
-    from sphere_replay.vision.specs import DataError
+    from sphere_replay.usage import DataError
 
     config = config_from(arguments)
     if arguments.checkpoint_every < 1:
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     try:
         with step_progress(f"{config.host} · {config.select}", hidden=quiet) as report:
-            results = run_vision(
+            results = run_config(
                 config,
                 arguments.out,
                 data=arguments.data,
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_results(results: dict[str, dict[str, float | None]]) -> None:
+def _print_results(results: dict[str, Any]) -> None:
     from sphere_replay.experiments.metrics import METRICS
 
     for name, metric in METRICS.items():
@@ -89,5 +90,5 @@ def _print_results(results: dict[str, dict[str, float | None]]) -> None:
             print(f"{name:<22} {100 * value:6.2f}%   {metric.formula}")
     for group in ("replay", "costs"):
         for name, value in results[group].items():
-            if value is not None:
+            if isinstance(value, int | float):
                 print(f"{name:<28} {value:.4g}" if value % 1 else f"{name:<28} {value:.0f}")

@@ -18,6 +18,7 @@ from sphere_replay.commands.options import (
     add_run_options,
     config_from,
 )
+from sphere_replay.config import ConfigError
 from sphere_replay.usage import UsageError
 
 SUMMARY = "search allocation settings on development seeds"
@@ -50,7 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.commands.progress import step_progress
     from sphere_replay.experiments.catalog import DEVELOPMENT_SEEDS
     from sphere_replay.experiments.search import search
-    from sphere_replay.vision.config import ConfigError
 
     grid = parse_grid(arguments.grid) if arguments.grid else PAPER_GRID
     base = config_from(arguments)

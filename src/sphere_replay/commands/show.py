@@ -20,9 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Resolve and print."""
-    from sphere_replay.vision.presets import provenance
+    from sphere_replay.experiments.domains import domain
 
     config = config_from(arguments)
+    provenance = domain(config.DOMAIN).provenance
     settings = config.to_dict()
     if arguments.json:
         notes = {name: note for name in settings if (note := provenance(config, name))}

@@ -13,6 +13,7 @@ import shlex
 from pathlib import Path
 
 from sphere_replay.commands.options import add_place_options, parse_settings
+from sphere_replay.config import ConfigError
 from sphere_replay.usage import UsageError, unknown
 
 SUMMARY = "run all methods, columns and seeds of a table"
@@ -21,7 +22,14 @@ SUMMARY = "run all methods, columns and seeds of a table"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere sweep`."""
     parser.add_argument("table", metavar="TABLE", help="a table's name; `sphere ls` lists them")
-    parser.add_argument("--seeds", type=int, default=10, help="evaluation seeds 0, 1, ... (10)")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=10,
+        help="evaluation seeds 0, 1, ... (10); where tasks have several orders, each seed goes "
+        "through them in turn, and this counts (order, seed) pairs",
+    )
+    parser.add_argument("--preset", help="run the table with another preset of its domain")
     parser.add_argument("--workers", type=int, default=1, help="processes at a time (default: 1)")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="only these rows")
     parser.add_argument("--columns", nargs="+", metavar="NAME", help="only these columns")
@@ -42,7 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.experiments.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, TABLES
     from sphere_replay.experiments.collection import collect, save_collection
     from sphere_replay.experiments.sweep import Outcome, sweep
-    from sphere_replay.vision.config import ConfigError
 
     if arguments.table not in TABLES:
         raise UsageError(unknown("table", arguments.table, TABLES))
@@ -59,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             if entry not in known:
                 raise UsageError(unknown(name, entry, known))
     try:
+        table = table.with_preset(arguments.preset or table.preset)
         cells = table.cells(seeds, arguments.methods, arguments.columns, **settings)
     except ConfigError as error:
         raise UsageError(str(error)) from error
@@ -84,13 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
     runs = collect(cells, arguments.out)
     print(f"{len(runs)} of {len(cells)} runs finished in {arguments.out}")
     for outcome in failed:
-        config = outcome.config
-        print(
-            f"failed: {config.host} {config.select} noise {config.noise} seed {config.seed}: "
-            f"{outcome.reason}"
-        )
+        print(f"failed: {outcome.config.run_name}: {outcome.reason}")
     if arguments.save and runs:
-        save_collection(arguments.save, arguments.table, _command(arguments), settings, runs)
+        protocol = {"preset": table.preset, **settings}
+        save_collection(arguments.save, arguments.table, _command(arguments), protocol, runs)
         print(f"saved to {arguments.save}")
     return 1 if failed else 0
 
@@ -101,6 +106,8 @@ def _command(arguments: argparse.Namespace) -> str:
     for option in ("methods", "columns"):
         if chosen := getattr(arguments, option):
             words += [f"--{option}", *chosen]
+    if arguments.preset:
+        words += ["--preset", arguments.preset]
     if arguments.development:
         words.append("--development")
     for pair in arguments.set:

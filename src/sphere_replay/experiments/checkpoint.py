@@ -18,8 +18,8 @@ from typing import Any
 
 from torch import Tensor
 
-from sphere_replay.experiments.files import plain, read_json, replace_durably, stage
 from sphere_replay.experiments.trees import from_bytes, to_bytes
+from sphere_replay.files import plain, read_json, replace_durably, stage
 
 FORMAT = 1
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sphere_replay.experiments.files import write_atomically
+from sphere_replay.experiments.domains import RunConfig
 from sphere_replay.experiments.launch import run_folder
-from sphere_replay.experiments.tables import Result
-from sphere_replay.vision.config import VisionConfig
+from sphere_replay.experiments.tables import Result, Seed
+from sphere_replay.files import write_atomically
 
 _DIGITS = 6
 
@@ -20,7 +20,7 @@ class Cell:
 
     method: str
     column: str
-    config: VisionConfig
+    config: RunConfig
 
 
 def collect(cells: Iterable[Cell], out: Path) -> list[dict[str, Any]]:
@@ -36,6 +36,7 @@ def collect(cells: Iterable[Cell], out: Path) -> list[dict[str, Any]]:
                 "method": cell.method,
                 "column": cell.column,
                 "seed": cell.config.seed,
+                "pair": cell.config.pair,
                 "identity": results["identity"],
                 "metrics": _rounded(results["metrics"]),
                 "replay": _rounded(results["replay"]),
@@ -66,7 +67,13 @@ def load_collection(path: Path) -> list[dict[str, Any]]:
 
 def as_results(runs: Iterable[Mapping[str, Any]]) -> list[Result]:
     """Records as the table builder takes them."""
-    return [Result(run["method"], run["column"], run["seed"], run["metrics"]) for run in runs]
+    return [Result(run["method"], run["column"], pair_of(run), run["metrics"]) for run in runs]
+
+
+def pair_of(run: Mapping[str, Any]) -> Seed:
+    """What pairs a record with those of other methods; its seed, if nothing else is said."""
+    pair: Seed = run.get("pair", run["seed"])
+    return pair
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from sphere_replay.experiments.collection import Cell, as_results, collect
 from sphere_replay.experiments.figures import (
     RunSummary,
     plot_accuracy_over_stream,
-    plot_forgetting_per_class,
+    plot_forgetting,
     plot_noisy_lift,
 )
 from sphere_replay.experiments.launch import run_folder
@@ -56,7 +56,7 @@ def tell(table: Table, cells: Sequence[Cell], out: Path) -> tuple[list[Row], str
             f"over {row.seeds} paired seeds, 95% interval [{low:+.1f}, {high:+.1f}]: {verdict}."
         )
     for method in table.spec.methods:
-        lifts = [run["replay"]["noisy_lift"] for run in runs if run["method"] == method]
+        lifts = [run["replay"].get("noisy_lift") for run in runs if run["method"] == method]
         known = [lift for lift in lifts if lift is not None]
         if known:
             sentences.append(
@@ -69,18 +69,20 @@ def tell(table: Table, cells: Sequence[Cell], out: Path) -> tuple[list[Row], str
 def summaries(cells: Sequence[Cell], out: Path) -> list[RunSummary]:
     """The finished runs among the cells, as the figures take them."""
     return [
-        RunSummary(cell.method, cell.column, cell.config.seed, run_folder(cell.config, out).results)
+        RunSummary(cell.method, cell.column, cell.config.pair, run_folder(cell.config, out).results)
         for cell in cells
         if run_folder(cell.config, out).finished
     ]
 
 
 def draw_comparison(cells: Sequence[Cell], out: Path, pictures: Path) -> list[Path]:
-    """All three figures of the finished runs, as files."""
+    """The figures of the finished runs, as files; noisy lift where labels are known to be wrong."""
     runs = summaries(cells, out)
     pictures.mkdir(parents=True, exist_ok=True)
-    return [
+    drawn = [
         plot_accuracy_over_stream(runs, pictures / "accuracy-over-stream.png"),
-        plot_forgetting_per_class(runs, pictures / "forgetting-per-class.png"),
-        plot_noisy_lift(runs, pictures / "noisy-lift.png"),
+        plot_forgetting(runs, pictures / "forgetting.png"),
     ]
+    if any("noisy_lift" in run.results["replay"] for run in runs):
+        drawn.append(plot_noisy_lift(runs, pictures / "noisy-lift.png"))
+    return drawn

@@ -9,8 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sphere_replay.experiments.files import write_atomically
 from sphere_replay.experiments.statistics import mean
+from sphere_replay.experiments.tables import Seed
+from sphere_replay.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +39,7 @@ class RunSummary:
     """As it is to be read: `ER`, `ER + SPHERE`."""
     column: str
     """The setting that is compared across, e.g. the share of wrong labels, `40%`."""
-    seed: int
+    seed: Seed
     results: Mapping[str, Any]
 
 
@@ -56,7 +57,7 @@ def collect(
 ) -> Panels[T]:
     """What the runs have to draw, by column and method; runs without it are left out."""
     panels: Panels[T] = {}
-    known: set[tuple[str, str, int]] = set()
+    known: set[tuple[str, str, Seed]] = set()
     for run in runs:
         if (run.method, run.column, run.seed) in known:
             raise ValueError(

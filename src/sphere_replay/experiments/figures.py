@@ -25,8 +25,13 @@ from sphere_replay.experiments.figure_parts import (
     write_above,
 )
 from sphere_replay.experiments.figure_parts import RunSummary as RunSummary
-from sphere_replay.experiments.metrics import forgetting_of_classes
-from sphere_replay.experiments.records import AccuracyRecord
+from sphere_replay.experiments.metrics import (
+    Record,
+    forgetting_of_classes,
+    forgetting_of_tasks,
+    incremental_accuracies,
+)
+from sphere_replay.experiments.records import AccuracyRecord, record_of
 from sphere_replay.experiments.statistics import Spread, mean, standard_deviation
 
 if TYPE_CHECKING:
@@ -48,12 +53,12 @@ class Curve:
 
 
 def plot_accuracy_over_stream(runs: Sequence[RunSummary], path: Path | str) -> Path:
-    """Write a picture of the accuracy over the classes seen so far, step by step."""
+    """Write a picture of the accuracy over all that was seen so far, step by step."""
     return save(accuracy_figure(runs), path)
 
 
-def plot_forgetting_per_class(runs: Sequence[RunSummary], path: Path | str) -> Path:
-    """Write a picture of what each class lost, in the order of the stream."""
+def plot_forgetting(runs: Sequence[RunSummary], path: Path | str) -> Path:
+    """Write a picture of what each class (or task) lost, in the order of the stream."""
     return save(forgetting_figure(runs), path)
 
 
@@ -67,6 +72,7 @@ def accuracy_figure(runs: Sequence[RunSummary]) -> "Figure":
     import numpy as np
 
     panels = collect(runs, _curve, "anytime accuracies")
+    units = f"{_unit(runs)}"
     styles = styles_of(run.method for run in runs)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -106,12 +112,12 @@ def accuracy_figure(runs: Sequence[RunSummary]) -> "Figure":
     for axes, ends_of_lines in zip(grid, finals, strict=False):
         label_ends(axes, ends_of_lines, styles, gap=0.062 * top)
     for axes in grid[::columns]:
-        axes.set_ylabel("accuracy over the classes seen so far (%)")
+        axes.set_ylabel(f"accuracy over the {units} seen so far (%)")
     explain(
         figure,
-        "Each line shows how well a method still knows all classes seen so far.",
+        f"Each line shows how well a method still knows all {units} seen so far.",
         f"Line: mean over {seed_count(panels)}, straight between evaluations; the number is where "
-        f"it ends.{band_sentence(panels)} Thin vertical lines: a new task brings new classes (each "
+        f"it ends.{band_sentence(panels)} Thin vertical lines: a new task begins (each "
         "seed's tasks are stretched to their mean length). Solid: with SPHERE; dashed: without."
         + left_out(runs, panels),
     )
@@ -121,6 +127,7 @@ def accuracy_figure(runs: Sequence[RunSummary]) -> "Figure":
 def forgetting_figure(runs: Sequence[RunSummary]) -> "Figure":
     """A panel for each column, a dot for each class and method, and the mean of each method."""
     panels = collect(runs, _forgetting, "accuracies after two tasks or more")
+    unit = "class" if _unit(runs) == "classes" else "task"
     styles = styles_of(run.method for run in runs)
     classes = max(len(losses) for panel in panels.values() for [losses, *_] in panel.values())
     figure = new_figure(min(18.0, max(9.0, 0.8 * classes + 4.0)), 3.8 * len(panels) + 1.0)
@@ -158,7 +165,7 @@ def forgetting_figure(runs: Sequence[RunSummary]) -> "Figure":
         write_above(axes, summary, "mean")
         axes.set_title(heading(column), loc="left", pad=20)
         axes.set(xlim=(-0.5, len(tasks) - 0.5 + width))
-        axes.set(xlabel="class, by its place in the stream", ylabel="accuracy lost (points)")
+        axes.set(xlabel=f"{unit}, by its place in the stream", ylabel="accuracy lost (points)")
         step = 1 if len(tasks) <= 20 else 10
         axes.set_xticks(range(0, len(tasks), step), range(1, len(tasks) + 1, step))
         labels.append((axes, finals))
@@ -167,10 +174,10 @@ def forgetting_figure(runs: Sequence[RunSummary]) -> "Figure":
         label_ends(axes, finals, styles, gap=0.08 * axes.get_ylim()[1])
     explain(
         figure,
-        "Each dot shows how much accuracy a class lost from its best to the end.",
-        f"Mean over {seed_count(panels)}. Lost: the best accuracy after any task since the class "
-        "was learned, minus the one after the last task. Every seed has an order of classes of its "
-        "own: a place in the stream is averaged, not a class of the dataset. The last task is left "
+        f"Each dot shows how much accuracy a {unit} lost from its best to the end.",
+        f"Mean over {seed_count(panels)}. Lost: the best accuracy after any task since the "
+        f"{unit} was learned, minus the one after the last task. Orders differ from run to run: a "
+        f"place in the stream is averaged, not a {unit} of the dataset. The last task is left "
         "out, it had no time to be forgotten." + left_out(runs, panels),
     )
     return figure
@@ -213,16 +220,28 @@ def lift_figure(runs: Sequence[RunSummary]) -> "Figure":
     return figure
 
 
-def _record(run: RunSummary) -> AccuracyRecord | None:
+def _record(run: RunSummary) -> Record | None:
     saved = run.results.get("accuracy")
-    return AccuracyRecord.from_dict(saved) if saved and saved["after_task"] else None
+    return (
+        record_of(run.results)
+        if saved and (saved.get("after_task") or saved.get("values"))
+        else None
+    )
+
+
+def _unit(runs: Sequence[RunSummary]) -> str:
+    """What accuracies are of."""
+    by_class = any(isinstance(_record(run), AccuracyRecord) for run in runs)
+    return "classes" if by_class else "tasks"
 
 
 def _curve(run: RunSummary) -> Curve | None:
     record = _record(run)
+    ends = tuple(run.results.get("task_ends", ()))
+    if record is not None and not isinstance(record, AccuracyRecord):
+        return Curve(ends, tuple(incremental_accuracies(record).tolist()), ends)
     if record is None or not record.anytime:
         return None
-    ends = tuple(run.results.get("task_ends", ()))
     steps, values = zip(*record.anytime, strict=True)
     if len(ends) != len(record.after_task) or not set(ends) <= set(steps):
         raise ValueError(
@@ -249,8 +268,10 @@ def _aligned(curves: Sequence[Curve], ends: "Array") -> "tuple[Array, Array]":
 
 
 def _forgetting(run: RunSummary) -> list[tuple[int, float]] | None:
-    """(task, forgetting) of every class but those of the last task, in the order of the stream."""
+    """(task, forgetting) of all but what the last task brought, in the order of the stream."""
     record = _record(run)
+    if record is not None and not isinstance(record, AccuracyRecord):
+        return list(enumerate(forgetting_of_tasks(record).tolist())) or None
     if record is None or len(record.after_task) < 2:
         return None
     tasks = [task for task in record.task_of_class.tolist() if task < len(record.after_task) - 1]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from sphere_replay import __version__
-from sphere_replay.experiments.files import canonical_json, plain, read_json, write_atomically
+from sphere_replay.files import canonical_json, plain, read_json, write_atomically
 
 
 class ConfigMismatchError(ValueError):

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sphere_replay.experiments.files import plain
+from sphere_replay.files import plain
 
 
 class RunLog:

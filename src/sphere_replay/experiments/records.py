@@ -149,6 +149,13 @@ class AccuracyRecord:
         )
 
 
+def record_of(results: Mapping[str, Any]) -> AccuracyRecord | TaskMatrix:
+    """The accuracies in a run's results: per class in vision, per task elsewhere."""
+    saved = results["accuracy"]
+    by_class = "task_of_class" in saved
+    return AccuracyRecord.from_dict(saved) if by_class else TaskMatrix.from_dict(saved)
+
+
 def _check_array(name: str, values: Tensor) -> None:
     if values.dtype != torch.float64 or values.ndim != 2 or 0 in values.shape:
         raise ValueError(

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.experiments.domains import RunConfig
 from sphere_replay.experiments.launch import run_folder
 from sphere_replay.experiments.statistics import Spread, mean, standard_deviation
 from sphere_replay.experiments.sweep import Outcome, sweep
 from sphere_replay.usage import UsageError
-from sphere_replay.vision.config import VisionConfig
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Candidate:
 
 
 def search(
-    base: VisionConfig,
+    base: RunConfig,
     grid: Mapping[str, Sequence[Any]],
     seeds: Iterable[int],
     out: Path,
@@ -65,5 +65,5 @@ def search(
     return sorted(ranking, key=lambda candidate: -candidate.gain)
 
 
-def _accuracy(config: VisionConfig, out: Path) -> float:
+def _accuracy(config: RunConfig, out: Path) -> float:
     return float(run_folder(config, out).results["metrics"]["class_il"])

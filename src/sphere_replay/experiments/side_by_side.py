@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sphere_replay.experiments.collection import pair_of
 from sphere_replay.experiments.statistics import (
     Spread,
     mean,
@@ -40,7 +41,7 @@ def summarise(variant: str, runs: Runs, baseline: Runs | None = None) -> list[Li
 
 def to_markdown(lines: Iterable[Line]) -> str:
     """A table with one row per line."""
-    head = "variant | method | column | n | Class-IL ± SD | gain [95% CI] | mass | lift | ESS"
+    head = "variant | method | column | n | accuracy ± SD | gain [95% CI] | mass | lift | ESS"
     rows = [f"| {head} |", "|" + " --- |" * (head.count("|") + 1)]
     for line in lines:
         gain = "" if line.gain is None else f"{line.gain:+.1f}"
@@ -81,9 +82,15 @@ def _of(runs: Runs, method: str, column: str) -> Runs:
 
 
 def _accuracies(runs: Runs) -> dict[Any, float]:
-    return {run["seed"]: 100 * run["metrics"]["class_il"] for run in runs}
+    return {pair_of(run): 100 * _accuracy(run["metrics"]) for run in runs}
+
+
+def _accuracy(metrics: Mapping[str, float]) -> float:
+    """Class-IL where there are classes, the final accuracy over tasks elsewhere."""
+    return metrics["class_il"] if "class_il" in metrics else metrics["final_accuracy"]
 
 
 def _average(runs: Runs, name: str) -> float | None:
-    values = [run["replay"][name] for run in runs if run["replay"][name] is not None]
+    found = [run["replay"].get(name) for run in runs]
+    values = [value for value in found if value is not None]
     return mean(values) if values else None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sphere_replay.experiments.launch import run_folder, run_vision
+from sphere_replay.experiments.domains import RunConfig
+from sphere_replay.experiments.launch import run_config, run_folder
 from sphere_replay.experiments.runner import Interrupted
-from sphere_replay.vision.config import VisionConfig
 
 ERROR_FILE = "error.txt"
 
@@ -19,14 +19,14 @@ ERROR_FILE = "error.txt"
 class Outcome:
     """What became of a run."""
 
-    config: VisionConfig
+    config: RunConfig
     status: Literal["finished", "skipped", "failed", "interrupted"]
     reason: str = ""
     """The last line of what went wrong; the whole of it is in the run's `error.txt`."""
 
 
 def sweep(
-    configs: Iterable[VisionConfig],
+    configs: Iterable[RunConfig],
     out: Path,
     *,
     data: Path | None = None,
@@ -61,14 +61,14 @@ def sweep(
 
 
 def _in_turn(
-    configs: list[VisionConfig], out: Path, data: Path | None, workers: int
+    configs: list[RunConfig], out: Path, data: Path | None, workers: int
 ) -> Iterator[Outcome]:
     for config in configs:
         yield _attempt(config, out, data)
 
 
 def _side_by_side(
-    configs: list[VisionConfig], out: Path, data: Path | None, workers: int
+    configs: list[RunConfig], out: Path, data: Path | None, workers: int
 ) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
@@ -85,10 +85,10 @@ def _side_by_side(
             pool.shutdown(cancel_futures=True)
 
 
-def _attempt(config: VisionConfig, out: Path, data: Path | None) -> Outcome:
+def _attempt(config: RunConfig, out: Path, data: Path | None) -> Outcome:
     folder = run_folder(config, out)
     try:
-        run_vision(config, out, data=data)
+        run_config(config, out, data=data)
     except (Interrupted, KeyboardInterrupt):
         return Outcome(config, "interrupted")
     except Exception as error:

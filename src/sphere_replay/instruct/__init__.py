@@ -1,0 +1,4 @@
+"""Continual instruction tuning: corpora, task streams, models, exact match and presets.
+
+Importing this package needs torch alone; models and texts need the `instruct` extra.
+"""

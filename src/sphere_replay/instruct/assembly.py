@@ -1,0 +1,66 @@
+"""From a configuration to a learner with all its parts, each on its own random stream."""
+
+from pathlib import Path
+
+from sphere_replay.allocation import Sphere
+from sphere_replay.instruct.classification import load_classification
+from sphere_replay.instruct.config import InstructConfig
+from sphere_replay.instruct.encoding import Encoder
+from sphere_replay.instruct.generated import generated_corpus
+from sphere_replay.instruct.models import BaseModel, load_base
+from sphere_replay.instruct.stream import TaskStream, build_stream
+from sphere_replay.instruct.tasks import ORDERS, Corpus
+from sphere_replay.instruct.tiny import TinySpec
+from sphere_replay.language import LanguageReplay, TokenMemory, longest_input
+from sphere_replay.randomness import stream
+
+
+def build_corpus(config: InstructConfig, data: Path | None) -> Corpus:
+    """All tasks of the corpus, whatever the order: a tiny model is made from all of them."""
+    if config.corpus == "generated":
+        return generated_corpus()
+    needed = ORDERS["classification"][0] if config.model == "tiny" else config.task_names
+    return load_classification(needed, data)
+
+
+def build_base(config: InstructConfig, corpus: Corpus, out: Path) -> BaseModel:
+    """The pretrained model; those made here are kept under `out/models`."""
+    tiny = TinySpec(steps=config.warm_up, tokens=config.max_source)
+    return load_base(config.model, corpus, out / "models", tiny=tiny)
+
+
+def build_task_stream(config: InstructConfig, corpus: Corpus) -> TaskStream:
+    """The run's own pass over the corpus."""
+    return build_stream(
+        corpus,
+        config.task_names,
+        config.seed,
+        cap=config.cap,
+        tests_per_task=config.tests_per_task,
+        evaluate_on=config.evaluate_on,
+    )
+
+
+def build_encoder(config: InstructConfig, base: BaseModel) -> Encoder:
+    """The model's tokenizer within the run's lengths."""
+    return Encoder(
+        base.tokenizer, base.is_encoder_decoder, config.max_source, longest_input(base.model)
+    )
+
+
+def build_replay(config: InstructConfig, base: BaseModel) -> LanguageReplay:
+    """An empty memory and the selection that draws from it."""
+    return LanguageReplay(
+        TokenMemory(config.capacity, generator=stream(config.seed, "admission")),
+        generator=stream(config.seed, "replay"),
+        pad_token_id=base.tokenizer.pad_token_id,
+        encoder_decoder=base.is_encoder_decoder,
+        select=config.select,
+        recipe=Sphere.instruct(config.eps_s, config.eps_t, config.c_beta, alpha=config.alpha),
+        top=config.top,
+        every=config.every,
+        pool=config.pool,
+        unit_mass=config.unit_mass,
+        virtual_lr=config.virtual_lr,
+        token_budget=config.score_tokens,
+    )

@@ -1,0 +1,162 @@
+"""Everything that decides an instruction-tuning run, as one flat value: the run's identity."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sphere_replay.config import ConfigError, FlatConfig, one_of
+from sphere_replay.instruct.stream import EvaluateOn
+from sphere_replay.instruct.tasks import ORDERS
+from sphere_replay.replay import SELECTIONS
+from sphere_replay.usage import unknown
+
+__all__ = ["HOSTS", "ConfigError", "InstructConfig"]
+
+HOSTS = ("none", "er")
+"""Sequential tuning alone, or with replay."""
+
+
+@dataclass(frozen=True)
+class InstructConfig(FlatConfig):
+    """A resolved run: nothing is decided anywhere else."""
+
+    DOMAIN: ClassVar[str] = "instruct"
+
+    model: str
+    """`tiny`, `smollm2`, a folder, or an id on the hub."""
+    corpus: str
+    host: str
+    select: str
+    order: str
+    """Number of one of the corpus' orders, or the names of tasks separated by commas."""
+    seed: int
+    cap: int = 1000
+    """Training examples per task, at most."""
+    tests_per_task: int = 1000
+    """Examples per task that accuracies are measured on, at most."""
+    evaluate_on: str = "test"
+    max_source: int = 512
+    """Tokens of a prompt, at most; sentences are cut to fit."""
+    rank: int = 8
+    """Of the LoRA adapters; 0 trains all parameters."""
+    lora_alpha: int = 32
+    lora_dropout: float = 0.1
+    capacity: int = 300
+    pool: int | None = 512
+    """Score this many memories, chosen anew at each rescoring; None scores all."""
+    every: int = 4
+    """Rescore, with a fresh pool, at every n-th replay."""
+    batch: int = 16
+    replay_batch: int = 4
+    strength: float = 1.0
+    """λ, the factor of the replay loss."""
+    top: int = 16
+    """Increments that mir-top draws from."""
+    lr: float = 1e-3
+    beta2: float = 0.999
+    """AdamW's decay of squared gradients."""
+    clip: float = 1.0
+    """Largest norm of the gradient of an update."""
+    weight_decay: float = 0.0
+    virtual_lr: float = 1e-2
+    """Length of the virtual SGD step (η_v)."""
+    eps_s: float = 0.2
+    eps_t: float = 0.5
+    c_beta: float = 1.0
+    alpha: float = 0.5
+    unit_mass: bool = True
+    """Replay at full strength whatever the mass s_w."""
+    warm_up: int = 0
+    """Steps of span denoising that a tiny model begins with."""
+    score_tokens: int = 4096
+    """Padded tokens that are scored, or read for an answer, at a time."""
+    threads: int = 1
+    """CPU threads; sums are split by them, so results depend on it in the last digits."""
+
+    def __post_init__(self) -> None:
+        self.check_fields()
+        if not self.model:
+            raise ConfigError("model takes tiny, smollm2, a folder or an id on the hub, got ''")
+        one_of("corpus", self.corpus, ORDERS)
+        one_of("host", self.host, HOSTS)
+        one_of("selection", self.select, SELECTIONS)
+        one_of("evaluate_on", self.evaluate_on, [split.value for split in EvaluateOn])
+        self.check_positive(
+            "cap",
+            "tests_per_task",
+            "max_source",
+            "lora_alpha",
+            "capacity",
+            "every",
+            "batch",
+            "replay_batch",
+            "top",
+            "lr",
+            "clip",
+            "eps_s",
+            "eps_t",
+            "c_beta",
+            "score_tokens",
+            "threads",
+        )
+        self.check_least(
+            seed=0, rank=0, pool=1, strength=0, weight_decay=0, virtual_lr=0, warm_up=0
+        )
+        for name in ("alpha", "beta2", "lora_dropout"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        self._check_order()
+        if self.host == "none" and self.select != "uniform":
+            raise ConfigError("none replays nothing: leave --select at uniform")
+        if self.capacity < self.replay_batch:
+            raise ConfigError(
+                f"the memory holds {self.capacity} examples but each update replays "
+                f"{self.replay_batch} distinct ones: raise capacity or lower replay_batch"
+            )
+        for name, least in (("pool", self.pool), ("top", self.top)):
+            if least is not None and least < self.replay_batch:
+                raise ConfigError(
+                    f"{name} leaves {least} candidates for {self.replay_batch} distinct "
+                    f"memories: raise {name} or lower replay_batch"
+                )
+
+    def _check_order(self) -> None:
+        orders = ORDERS[self.corpus]
+        if self.order.isdecimal():
+            if int(self.order) >= len(orders):
+                raise ConfigError(
+                    f"corpus {self.corpus} has the orders 0 to {len(orders) - 1}, got {self.order}"
+                )
+            return
+        names = self.order.split(",")
+        for name in names:
+            if name not in orders[0]:
+                raise ConfigError(unknown(f"task of corpus {self.corpus}", name, orders[0]))
+        if len(set(names)) < len(names):
+            raise ConfigError(f"the order {self.order} names a task twice")
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks in the order of the stream."""
+        if self.order.isdecimal():
+            return ORDERS[self.corpus][int(self.order)]
+        return tuple(self.order.split(","))
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks of the stream."""
+        return len(self.task_names)
+
+    @property
+    def run_name(self) -> str:
+        """Readable stem of the run's folder."""
+        model = self.model.rstrip("/").rpartition("/")[2]
+        order = f"order{self.order}" if self.order.isdecimal() else f"tasks{self.num_tasks}"
+        return (
+            f"instruct-{model}-{self.corpus}-{self.host}-{self.select}-memory{self.capacity}-"
+            f"{order}-seed{self.seed}"
+        )
+
+    @property
+    def pair(self) -> str:
+        """What two runs must share to be compared as a pair: an order and a seed."""
+        return f"order {self.order}, seed {self.seed}"

@@ -1,0 +1,203 @@
+"""An instruction-tuning run as steps that can stop after any of them and go on later."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sphere_replay.hosts import DivergenceError
+from sphere_replay.instruct.assembly import (
+    build_base,
+    build_corpus,
+    build_encoder,
+    build_task_stream,
+)
+from sphere_replay.instruct.config import InstructConfig
+from sphere_replay.instruct.evaluation import accuracy
+from sphere_replay.instruct.extras import require
+from sphere_replay.instruct.learner import Learner, Update
+from sphere_replay.instruct.models import BaseModel, fingerprint
+from sphere_replay.instruct.tasks import Corpus
+
+LOG_EVERY = 20
+
+
+@dataclass
+class ReplayTally:
+    """What replay was spent on, summed over the run."""
+
+    draws: int = 0
+    mass: float = 0.0
+    """Σ s_w of the weights drawn by; unit-mass replay does not multiply by it."""
+    weighted_draws: int = 0
+    effective_sample_size: float = 0.0
+    drawn: list[list[int]] = field(default_factory=list)
+    """`drawn[t][j]`: memories of task j replayed while task t was learned."""
+
+
+class InstructJob:
+    """One configuration on one corpus. Texts, their order and the model are fixed by its seed.
+
+    Args:
+        config: The run.
+        corpus: All its tasks.
+        base: The pretrained model; adapters are put on it, so it serves one job.
+    """
+
+    def __init__(self, config: InstructConfig, corpus: Corpus, base: BaseModel) -> None:
+        torch.set_num_threads(config.threads)
+        self.config = config
+        self.stream = build_task_stream(config, corpus)
+        self._encoder = build_encoder(config, base)
+        self._encoder.check([part.task for part in self.stream.tasks])
+        self._checksums = {
+            "corpus": corpus.checksum,
+            "stream": self.stream.digest,
+            "model": fingerprint(base.model),
+        }
+        encode, parts = self._encoder, self.stream.tasks
+        self._rows = [encode.rows(part.task, part.train) for part in parts]
+        self._prompts = [
+            encode.prompts(part.task, [item.sentence for item in part.judged]) for part in parts
+        ]
+        self._learner = Learner(config, base)
+        self._schedule = list(self.stream.batches(config.batch))
+        self._accuracy: list[list[float]] = []
+        self._tally = ReplayTally(drawn=[[0] * len(parts) for _ in parts])
+
+    def __len__(self) -> int:
+        """Updates of the run."""
+        return len(self._schedule)
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """What the run is about to see and to begin with: texts, their order, base weights."""
+        return self._checksums
+
+    @property
+    def status(self) -> str:
+        """A few words for the progress bar."""
+        if not self._accuracy:
+            return "no accuracy yet"
+        return f"accuracy {100 * self._mean_accuracy():.1f}%"
+
+    def advance(self, step: int) -> dict[str, Any] | None:
+        """Take an update; a record for the log, if there is something worth a line."""
+        task, places = self._schedule[step]
+        last = step + 1 == len(self) or self._schedule[step + 1][0] != task
+        try:
+            done = self._learner.observe([self._rows[task][i] for i in places], task, step)
+        except DivergenceError as error:
+            raise DivergenceError(
+                f"the run has diverged at step {step}: {error}; try a lower lr"
+            ) from error
+        self._count(done, task)
+        if last:
+            self._accuracy.append([self._measure(seen) for seen in range(task + 1)])
+        if last or step % LOG_EVERY == 0:
+            return self._record(step, task, done)
+        return None
+
+    def results(self) -> dict[str, Any]:
+        """Deterministic results: accuracy per task after each task, costs, what was replayed."""
+        tally, costs, count = self._tally, self._learner.costs, len(self.stream.tasks)
+        return {
+            "task_ends": [
+                step + 1
+                for step, (task, _) in enumerate(self._schedule)
+                if step + 1 == len(self) or self._schedule[step + 1][0] != task
+            ],
+            "accuracy": {
+                "values": [row + [None] * (count - len(row)) for row in self._accuracy],
+                "tasks": [part.task.name for part in self.stream.tasks],
+                "counts": [len(part.judged) for part in self.stream.tasks],
+            },
+            "replay": {
+                "mean_mass": _ratio(tally.mass, tally.draws),
+                "mean_effective_sample_size": _ratio(
+                    tally.effective_sample_size, tally.weighted_draws
+                ),
+                "share_of_tasks": [
+                    [_ratio(number, sum(row)) for number in row] for row in tally.drawn
+                ],
+            },
+            "costs": {
+                "stream_examples": len(self.stream),
+                "forward_per_example": costs.forward / len(self.stream),
+                "backward_per_example": costs.backward / len(self.stream),
+                "scored_per_example": costs.scored / len(self.stream),
+            },
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the remaining steps and the results depend on."""
+        return {
+            "learner": self._learner.state_dict(),
+            "accuracy": [list(row) for row in self._accuracy],
+            "tally": asdict(self._tally),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self._learner.load_state_dict(state["learner"])
+        self._accuracy = [list(row) for row in state["accuracy"]]
+        self._tally = ReplayTally(**state["tally"])
+
+    def _measure(self, task: int) -> float:
+        return accuracy(
+            self._learner.model,
+            self._encoder,
+            self.stream.tasks[task],
+            self._prompts[task],
+            tokens=self.config.score_tokens,
+        )
+
+    def _mean_accuracy(self) -> float:
+        return sum(self._accuracy[-1]) / len(self._accuracy[-1])
+
+    def _count(self, done: Update, task: int) -> None:
+        if not done.drawn_tasks:
+            return
+        tally, weighting = self._tally, self._learner.replay.replay.weighting
+        tally.draws += 1
+        tally.mass += 1.0 if weighting is None else weighting.mass
+        if weighting is not None:
+            tally.weighted_draws += 1
+            tally.effective_sample_size += weighting.effective_sample_size
+        for drawn in done.drawn_tasks:
+            tally.drawn[task][drawn] += 1
+
+    def _record(self, step: int, task: int, done: Update) -> dict[str, Any]:
+        metrics = self._learner.replay.metrics() if done.drawn_tasks else {}
+        return {
+            "step": step,
+            "task": task,
+            "loss": done.loss,
+            "replay_loss": done.replay_loss,
+            "replay": metrics,
+            "accuracy": self._mean_accuracy() if self._accuracy else None,
+            **asdict(self._learner.costs),
+        }
+
+
+def run_instruct_job(
+    config: InstructConfig, data: Path | None, out: Path, progress: bool = False
+) -> InstructJob:
+    """The job of a configuration: its corpus read, its model built or found under `out/models`.
+
+    Args:
+        config: The run.
+        data: Folder of `corpus=classification`; default `$SPHERE_DATA`.
+        out: Folder of the runs, which share the models made on this machine.
+        progress: Whether libraries may show their own progress bars.
+    """
+    if not progress:
+        require("transformers.utils.logging").disable_progress_bar()
+    corpus = build_corpus(config, data)
+    return InstructJob(config, corpus, build_base(config, corpus, out))
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

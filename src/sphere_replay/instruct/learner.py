@@ -1,0 +1,115 @@
+"""The learner: AdamW on stream loss + λ · replay loss, one update at a time.
+
+The two losses are summed, each a mean over its examples of the mean cross entropy of their target
+tokens. Replay starts with the second batch and may return examples of the current task; memories
+enter after the update.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from sphere_replay.hosts import DivergenceError
+from sphere_replay.hosts.host import Costs
+from sphere_replay.instruct.assembly import build_replay
+from sphere_replay.instruct.config import InstructConfig
+from sphere_replay.instruct.models import BaseModel, trainable, with_adapters
+from sphere_replay.language import Row, check_model, features_and_losses, pad_rows
+from sphere_replay.randomness import seeded_initialization, stream
+from sphere_replay.scoring import NonFiniteError
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update did, for the log."""
+
+    loss: float
+    replay_loss: float | None = None
+    drawn_tasks: tuple[int, ...] = ()
+    """The task of each replayed memory."""
+
+
+class Learner:
+    """A model with its trainable parameters, optimizer and replay."""
+
+    def __init__(self, config: InstructConfig, base: BaseModel) -> None:
+        self._config = config
+        self._pad = base.tokenizer.pad_token_id
+        self.model = with_adapters(
+            base,
+            config.rank,
+            config.lora_alpha,
+            config.lora_dropout,
+            stream(config.seed, "initialization"),
+        )
+        check_model(self.model)
+        self._trainable = trainable(self.model)
+        self.optimizer = torch.optim.AdamW(
+            self._trainable.values(),
+            lr=config.lr,
+            betas=(0.9, config.beta2),
+            weight_decay=config.weight_decay,
+        )
+        self.replay = build_replay(config, base)
+        self.costs = Costs()
+
+    def observe(self, rows: Sequence[Row], task: int, step: int) -> Update:
+        """Learn from a stream batch."""
+        self.model.train()
+        self.optimizer.zero_grad()
+        # Dropout takes no generator. Seeded by the step, it is the same for all selections, and
+        # the same after a resumption.
+        with seeded_initialization(stream(self._config.seed, f"dropout {step}")):
+            loss = features_and_losses(self.model, pad_rows(rows, self._pad))[1].mean()
+            self._check(loss.item())
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            replayed, drawn = self._replay()
+        torch.nn.utils.clip_grad_norm_(self._trainable.values(), self._config.clip)
+        self.optimizer.step()
+        self.costs.forward += len(rows) + len(drawn)
+        self.costs.backward += len(rows) + len(drawn)
+        if self._config.host != "none":
+            self.replay.admit(rows, [task] * len(rows))
+        return Update(loss.item(), replayed, drawn)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next update depends on."""
+        return {
+            "parameters": {name: value.detach() for name, value in self._trainable.items()},
+            "optimizer": self.optimizer.state_dict(),
+            "replay": self.replay.state_dict(),
+            "costs": asdict(self.costs),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        with torch.no_grad():
+            for name, value in self._trainable.items():
+                value.copy_(state["parameters"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.replay.load_state_dict(state["replay"])
+        self.costs = Costs(**state["costs"])
+
+    def _replay(self) -> tuple[float | None, tuple[int, ...]]:
+        """Add the replay gradient; the replay loss, and the tasks of what was drawn."""
+        if len(self.replay.memory) == 0:
+            return None, ()
+        before = self.replay.replay.weighting
+        try:
+            draw = self.replay.draw(self.model, self._config.replay_batch)
+        except NonFiniteError as error:
+            raise DivergenceError(str(error)) from error
+        weighting = self.replay.replay.weighting
+        if weighting is not None and weighting is not before:
+            self.costs.forward += 2 * len(weighting.weights)
+            self.costs.scored += 2 * len(weighting.weights)
+        loss = self.replay.add_gradient(self.model, draw, strength=self._config.strength)
+        self._check(loss)
+        return loss, tuple(draw["task"].tolist())
+
+    def _check(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise DivergenceError(f"the loss is {loss}")

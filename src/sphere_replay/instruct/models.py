@@ -1,0 +1,115 @@
+"""Models by name: built on the spot, unpacked from a package, from a folder, or from the hub.
+
+All of them end up as a transformers model with its tokenizer, encoder-decoder or decoder-only,
+with rank-r LoRA adapters on the query and value projections or with all parameters trainable.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sphere_replay.instruct.extras import require
+from sphere_replay.instruct.smollm2 import smollm2_folder
+from sphere_replay.instruct.tasks import Corpus, DataError
+from sphere_replay.instruct.tiny import TinySpec, tiny_folder
+from sphere_replay.randomness import seeded_initialization
+
+_LORA_TARGETS = (("q", "v"), ("q_proj", "v_proj"), ("query", "value"))
+"""Names of the query and value projections: T5 and its like, Llama and its like, BERT's."""
+
+
+@dataclass(frozen=True, eq=False)
+class BaseModel:
+    """A pretrained model that no adapter has touched yet."""
+
+    model: Any
+    """A transformers model; its classes are chosen at run time."""
+    tokenizer: Any
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether prompt and label go to different halves."""
+        return bool(self.model.config.is_encoder_decoder)
+
+
+def load_base(name: str, corpus: Corpus, home: Path, *, tiny: TinySpec | None = None) -> BaseModel:
+    """A model by name: `tiny`, `smollm2`, a folder, or an id on the hub.
+
+    Args:
+        name: Which model.
+        corpus: What a tiny model's tokenizer and base weights are made from.
+        home: Where models that are made here are kept.
+        tiny: Size and budget of a tiny model.
+    """
+    transformers = require("transformers")
+    match name:
+        case "tiny":
+            source = str(tiny_folder(corpus, home, tiny))
+        case "smollm2":
+            source = str(smollm2_folder(home))
+        case _:
+            source = name
+    try:
+        config = transformers.AutoConfig.from_pretrained(source)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        family = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
+        kind = getattr(transformers, f"AutoModelFor{family}")
+        model = kind.from_pretrained(source, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"could not load the model {name!r}: {error}\nName tiny, smollm2, a folder written by "
+            "save_pretrained, or an id on the Hugging Face hub that this machine can reach"
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise DataError(f"the tokenizer of {name!r} has no end-of-sequence token; answers need one")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return BaseModel(model, tokenizer)
+
+
+def with_adapters(
+    base: BaseModel, rank: int, alpha: int, dropout: float, generator: torch.Generator
+) -> Any:
+    """The model with LoRA on its query and value projections; rank 0 trains all parameters."""
+    if rank == 0:
+        return base.model.requires_grad_(True)
+    peft = require("peft")
+    config = peft.LoraConfig(
+        task_type="SEQ_2_SEQ_LM" if base.is_encoder_decoder else "CAUSAL_LM",
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        target_modules=list(lora_targets(base.model)),
+    )
+    with seeded_initialization(generator):
+        return peft.get_peft_model(base.model, config)
+
+
+def lora_targets(model: nn.Module) -> tuple[str, str]:
+    """Names of the query and value projections of a model."""
+    last_names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    for pair in _LORA_TARGETS:
+        if set(pair) <= last_names:
+            return pair
+    raise DataError(
+        f"{type(model).__name__} has no query and value projections under a known name "
+        f"({', '.join('/'.join(pair) for pair in _LORA_TARGETS)}): train all parameters (rank 0)"
+    )
+
+
+def trainable(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that train, by name."""
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 of a model's parameters and buffers: two runs with equal ones began alike."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name}:{value.dtype}:{list(value.shape)};".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,92 @@
+"""The stream of a run: the tasks of an order, the examples of each, and what they are tested on."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+
+from sphere_replay.instruct.tasks import Corpus, DataError, Example, Task
+from sphere_replay.randomness import stream
+
+
+class EvaluateOn(StrEnum):
+    """Where accuracies come from."""
+
+    TEST = "test"
+    DEVELOPMENT = "development"
+    """Training examples that the cap left over: for choosing settings without seeing the test."""
+
+
+@dataclass(frozen=True, eq=False)
+class StreamTask:
+    """A task's share of the stream."""
+
+    task: Task
+    train: tuple[Example, ...]
+    """In the order of the stream."""
+    judged: tuple[Example, ...]
+    """What the accuracies are measured on."""
+
+
+@dataclass(frozen=True, eq=False)
+class TaskStream:
+    """Tasks one after the other; a single pass."""
+
+    tasks: tuple[StreamTask, ...]
+
+    def __len__(self) -> int:
+        """Number of training examples in the stream."""
+        return sum(len(part.train) for part in self.tasks)
+
+    def batches(self, batch: int) -> Iterator[tuple[int, range]]:
+        """Task and places of each update; the last batch of a task may be smaller."""
+        for number, part in enumerate(self.tasks):
+            for start in range(0, len(part.train), batch):
+                yield number, range(start, min(start + batch, len(part.train)))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all examples in order: two runs with equal digests saw the same stream."""
+        texts = [
+            [part.task.name, *([e.sentence, e.label] for e in (*part.train, *part.judged))]
+            for part in self.tasks
+        ]
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+
+def build_stream(
+    corpus: Corpus,
+    order: Sequence[str],
+    seed: int,
+    *,
+    cap: int,
+    tests_per_task: int,
+    evaluate_on: EvaluateOn | str = EvaluateOn.TEST,
+) -> TaskStream:
+    """The stream of an order and a seed.
+
+    Each task's training examples are shuffled by the seed; the first `cap` are the stream, and
+    development examples come from those behind them. Test examples are the same for all seeds.
+    """
+    on_test = EvaluateOn(evaluate_on) is EvaluateOn.TEST
+    parts = []
+    for name in order:
+        task = corpus.tasks[name]
+        shuffled = _shuffled(task.train, seed, f"stream order of {name}")
+        # Which examples are tests must not depend on the run, or runs could not be paired.
+        pool = _shuffled(task.test, 0, f"tests of {name}") if on_test else shuffled[cap:]
+        if not pool:
+            raise DataError(
+                f"{name} has no development examples: all {len(shuffled)} training examples are "
+                f"in the stream. Lower cap ({cap}), or leave the task out of the order"
+            )
+        parts.append(StreamTask(task, shuffled[:cap], pool[:tests_per_task]))
+    return TaskStream(tuple(parts))
+
+
+def _shuffled(examples: Sequence[Example], seed: int, purpose: str) -> tuple[Example, ...]:
+    places = torch.randperm(len(examples), generator=stream(seed, purpose))
+    return tuple(examples[place] for place in places.tolist())

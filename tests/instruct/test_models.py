@@ -1,0 +1,172 @@
+"""Models: adapters where the paper puts them, a cache that two processes share."""
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from instruct.small import SPEC, corpus, llama, save, t5, tokenizer
+from sphere_replay.instruct.cache import cached_folder
+from sphere_replay.instruct.encoding import Encoder
+from sphere_replay.instruct.evaluation import answers
+from sphere_replay.instruct.models import (
+    BaseModel,
+    fingerprint,
+    load_base,
+    lora_targets,
+    trainable,
+    with_adapters,
+)
+from sphere_replay.instruct.tasks import DataError
+from sphere_replay.instruct.tiny import TinySpec, build_t5, delete_span, denoise, tiny_folder
+from sphere_replay.randomness import stream
+
+
+def test_lora_of_a_t5_sits_on_queries_and_values_of_all_attentions(tmp_path: Path) -> None:
+    """The path of t5-large, on the same architecture in a folder of its own."""
+    base = load_base(str(save(t5(), tmp_path)), corpus(), tmp_path)
+    assert lora_targets(base.model) == ("q", "v")
+    model = with_adapters(base, 8, 32, 0.1, stream(0, "initialization"))
+    names = trainable(model)
+    owners = {name.split(".lora_")[0].partition("base_model.model.")[2] for name in names}
+    assert owners == {
+        f"{stack}.block.0.layer.{layer}.{attention}.{projection}"
+        for stack, layer, attention in (
+            ("encoder", 0, "SelfAttention"),
+            ("decoder", 0, "SelfAttention"),
+            ("decoder", 1, "EncDecAttention"),
+        )
+        for projection in ("q", "v")
+    }
+    assert {tuple(value.shape) for value in names.values()} == {(8, 16), (16, 8)}
+    adapter = model.peft_config["default"]
+    assert (adapter.r, adapter.lora_alpha, adapter.lora_dropout) == (8, 32, 0.1)
+
+
+def test_lora_of_a_llama_sits_on_its_projections() -> None:
+    base = llama()
+    assert lora_targets(base.model) == ("q_proj", "v_proj")
+    model = with_adapters(base, 4, 8, 0.0, stream(0, "initialization"))
+    assert {name.split(".")[-4] for name in trainable(model)} == {"q_proj", "v_proj"}
+
+
+def test_adapters_depend_on_the_seed_alone() -> None:
+    with torch.random.fork_rng(devices=[]):
+        state = torch.get_rng_state()
+        first, again, other = (
+            fingerprint(with_adapters(t5(), 2, 4, 0.0, stream(seed, "initialization")))
+            for seed in (0, 0, 1)
+        )
+        assert torch.equal(torch.get_rng_state(), state)
+    assert first == again != other
+
+
+def test_rank_zero_trains_everything() -> None:
+    base = t5()
+    base.model.requires_grad_(False)
+    model = with_adapters(base, 0, 32, 0.1, stream(0, "initialization"))
+    assert trainable(model).keys() == dict(model.named_parameters()).keys()
+
+
+def test_a_model_without_known_projections_is_refused() -> None:
+    with pytest.raises(DataError, match=r"Linear has no query and value.*q_proj/v_proj.*rank 0"):
+        lora_targets(torch.nn.Linear(2, 2))
+
+
+def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"(?s)could not load the model .*nowhere.*Name tiny, smoll"
+    ):
+        load_base(str(tmp_path / "nowhere"), corpus(), tmp_path)
+
+
+def test_a_tiny_model_is_built_once_and_read_back(tmp_path: Path) -> None:
+    first = load_base("tiny", corpus(), tmp_path, tiny=SPEC)
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    again = load_base("tiny", corpus(), tmp_path, tiny=SPEC)
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    assert fingerprint(first.model) == fingerprint(again.model)
+    assert first.tokenizer("the otter")["input_ids"] == again.tokenizer("the otter")["input_ids"]
+    other = tiny_folder(corpus(), tmp_path, TinySpec(width=32, feed_forward=32, steps=1, batch=2))
+    assert other != folder
+
+
+def test_base_weights_neither_read_nor_move_the_global_generator(tmp_path: Path) -> None:
+    prints = []
+    for seed in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            state = torch.get_rng_state()
+            base = load_base("tiny", corpus(), tmp_path / str(seed), tiny=SPEC)
+            prints.append(fingerprint(base.model))
+            assert torch.equal(torch.get_rng_state(), state)
+    assert prints[0] == prints[1]
+
+
+def test_denoising_teaches_something() -> None:
+    spec = TinySpec(width=32, feed_forward=64, heads=2, steps=60, batch=8)
+    texts = [(task, item.sentence) for task in corpus().tasks.values() for item in task.train]
+    losses = denoise(build_t5(tokenizer(), spec), tokenizer(), texts, spec)
+    assert len(losses) == 60
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+
+
+def test_deleted_words_and_the_rest_make_up_the_sentence() -> None:
+    generator = stream(0, "test")
+    sentence = "a b c d e"
+    for _ in range(30):
+        example = delete_span(sentence, 2, generator)
+        kept, gone = example.sentence.split(), example.label.split()
+        assert sorted(kept + gone) == sentence.split()
+        assert 1 <= len(gone) <= 2
+        assert " ".join(gone) in sentence
+
+
+def _build_slowly(home: Path, queue: "multiprocessing.Queue[str]") -> None:
+    def build(folder: Path) -> None:
+        with open(home / "built", "a") as record:
+            record.write("x")
+        (folder / "content").write_text("whole")
+
+    queue.put(str(cached_folder(home, "entry", {"a": 1}, build)))
+
+
+def test_two_processes_that_start_at_once_build_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    workers = [context.Process(target=_build_slowly, args=(tmp_path, queue)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    folders = {queue.get(timeout=60) for _ in workers}
+    for worker in workers:
+        worker.join()
+    assert len(folders) == 1
+    assert (tmp_path / "built").read_text() == "x"
+    assert (Path(folders.pop()) / "content").read_text() == "whole"
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half").write_text("")
+        raise RuntimeError("disk full")
+
+    with pytest.raises(RuntimeError, match="disk full"):
+        cached_folder(tmp_path, "entry", {}, fail)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("build", [t5, llama])
+def test_answers_do_not_depend_on_what_shares_a_batch(build: Callable[[], BaseModel]) -> None:
+    base = build()
+    encoder = Encoder(base.tokenizer, base.is_encoder_decoder, 64)
+    task = corpus().tasks["topic"]
+    prompts = encoder.prompts(task, ["the otter", "the otter, the lynx and the heron again", "x"])
+    base.model.train()
+    together = answers(base.model, encoder, prompts, 4, tokens=4096)
+    alone = [answers(base.model, encoder, [prompt], 4, tokens=1)[0] for prompt in prompts]
+    assert together == alone
+    assert base.model.training
+    assert all(together)
