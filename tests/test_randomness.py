@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from sphere_replay.randomness import PURPOSES, seeded_initialization, stream
+from sphere_replay.randomness import PURPOSES, globally_seeded, stream
 
 
 def numbers(generator: torch.Generator) -> list[float]:
@@ -51,7 +51,7 @@ def test_a_seed_is_an_integer_and_a_purpose_has_a_name() -> None:
 
 
 def weights(generator: torch.Generator) -> torch.Tensor:
-    with seeded_initialization(generator):
+    with globally_seeded(generator):
         return nn.Linear(5, 3).weight.detach()
 
 
@@ -74,7 +74,7 @@ def test_initialization_leaves_the_global_generator_as_it_was() -> None:
 
 
 def fail_while_building() -> None:
-    with seeded_initialization(stream(0, "initialization")):
+    with globally_seeded(stream(0, "initialization")):
         torch.rand(3)
         raise RuntimeError("broken module")
 

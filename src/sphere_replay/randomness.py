@@ -40,12 +40,12 @@ def stream(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch
 
 
 @contextmanager
-def seeded_initialization(generator: torch.Generator) -> Iterator[None]:
-    """Build modules inside the block from `generator`, whatever the global generator holds.
+def globally_seeded(generator: torch.Generator) -> Iterator[None]:
+    """Inside the block, what takes no generator draws from this one: initializers and dropout.
 
-    The initializers inside `torch.nn` modules accept no generator. This is therefore the one place
-    of the package that touches torch's global (CPU) generator; its state is put back afterwards,
-    also after an error. Build on the CPU and move the module: it then starts alike on all devices.
+    This is the one place of the package that touches torch's global (CPU) generator; its state is
+    put back afterwards, also after an error. Build modules on the CPU and move them: they then
+    start alike on all devices.
     """
     seed = torch.randint(2**62, (), generator=generator, device=generator.device)
     with torch.random.fork_rng(devices=[]):

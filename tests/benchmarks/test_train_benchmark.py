@@ -19,7 +19,7 @@ from sphere_replay.benchmarks.digits import random_images, stored_mnist
 from sphere_replay.benchmarks.steps import StepTimes, time_steps
 from sphere_replay.benchmarks.stopwatch import PARTS, Stopwatch, divided, threads
 from sphere_replay.benchmarks.train import (
-    FULL_128,
+    FULL_500,
     MLP_500,
     NARROW_500,
     QUICK,
@@ -219,7 +219,7 @@ def test_targets_take_the_worst_cell_of_the_promised_sizes() -> None:
             cell("allocation", MLP_500, 0.9),
             cell("rescoring", NARROW_500, 0.6),
             cell("allocation", NARROW_500, 0.04),
-            cell("rescoring", FULL_128, 0.65),
+            cell("rescoring", FULL_500, 0.65),
             cell("rescoring", Scored(64, 8), 0.9),
         ]
     )
@@ -230,7 +230,7 @@ def test_targets_take_the_worst_cell_of_the_promised_sizes() -> None:
 
 
 def test_full_plan_measures_what_is_promised_and_the_quick_one_is_a_part_of_it() -> None:
-    assert {MLP_500, NARROW_500, FULL_128} <= set(Plan().networks)
+    assert {MLP_500, NARROW_500, FULL_500} <= set(Plan().networks)
     assert Plan().steps % resolve("mnist", "er", "sphere").every == 0
     assert Plan().steps * resolve("mnist").batch >= Plan().capacity
     assert [target.met for target in targets([])] == [None] * 4

@@ -11,7 +11,8 @@ from sphere_replay.instruct.classification import load_classification
 from sphere_replay.instruct.extras import require
 from sphere_replay.instruct.generated import generated_corpus
 from sphere_replay.instruct.stream import EvaluateOn, build_stream
-from sphere_replay.instruct.tasks import ORDERS, Corpus, DataError, Example, Task
+from sphere_replay.instruct.tasks import ORDERS, Corpus, Example, Task
+from sphere_replay.usage import DataError
 
 pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 DATA = os.environ.get("SPHERE_DATA")

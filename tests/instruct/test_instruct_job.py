@@ -175,9 +175,13 @@ def test_a_tiny_model_learns_and_replay_saves_what_sequence_forgets(tmp_path: Pa
     final, learned = {}, {}
     for host in ("none", "er"):
         config = resolve(
-            "instruct-tiny", host, order="topic,stars,parity", cap=720, tests_per_task=60,
-            warm_up=80,
-        )  # fmt: skip
+            "instruct-tiny",
+            host,
+            order="topic,stars,parity",
+            cap=320,
+            tests_per_task=60,
+            warm_up=300,
+        )
         job = run_instruct_job(config, None, tmp_path)
         for step in range(len(job)):
             job.advance(step)

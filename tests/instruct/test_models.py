@@ -1,5 +1,6 @@
 """Models: adapters where the paper puts them, a cache that two processes share."""
 
+import math
 import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,17 @@ from sphere_replay.instruct.models import (
     trainable,
     with_adapters,
 )
-from sphere_replay.instruct.tasks import DataError
-from sphere_replay.instruct.tiny import TinySpec, build_t5, delete_span, denoise, tiny_folder
+from sphere_replay.instruct.tiny import (
+    TinySpec,
+    build_t5,
+    cooccurrence_embeddings,
+    corpus_texts,
+    delete_tokens,
+    denoise,
+    tiny_folder,
+)
 from sphere_replay.randomness import stream
+from sphere_replay.usage import DataError
 
 
 def test_lora_of_a_t5_sits_on_queries_and_values_of_all_attentions(tmp_path: Path) -> None:
@@ -107,22 +116,47 @@ def test_base_weights_neither_read_nor_move_the_global_generator(tmp_path: Path)
 
 
 def test_denoising_teaches_something() -> None:
-    spec = TinySpec(width=32, feed_forward=64, heads=2, steps=60, batch=8)
-    texts = [(task, item.sentence) for task in corpus().tasks.values() for item in task.train]
+    spec = TinySpec(width=32, feed_forward=64, heads=2, steps=60, batch=8, lr=1e-2)
+    texts = corpus_texts(corpus(), tokenizer(), 64)
     losses = denoise(build_t5(tokenizer(), spec), tokenizer(), texts, spec)
     assert len(losses) == 60
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
 
 
-def test_deleted_words_and_the_rest_make_up_the_sentence() -> None:
-    generator = stream(0, "test")
-    sentence = "a b c d e"
-    for _ in range(30):
-        example = delete_span(sentence, 2, generator)
-        kept, gone = example.sentence.split(), example.label.split()
-        assert sorted(kept + gone) == sentence.split()
-        assert 1 <= len(gone) <= 2
-        assert " ".join(gone) in sentence
+def test_deleted_tokens_are_the_target_and_the_rest_the_input() -> None:
+    generator, weights = stream(0, "test"), torch.tensor([0.0, 0.0, 1.0, 9.0, 1.0, 0.0])
+    text = torch.tensor([5, 2, 3, 4, 1])
+    gone = []
+    for _ in range(200):
+        row = delete_tokens(text, weights, 1, 1, generator)
+        target, end = row["labels"].tolist()
+        assert end == 1
+        assert row["input_ids"].tolist() == [token for token in text.tolist() if token != target]
+        gone.append(target)
+    row = delete_tokens(text, weights, 9, 1, generator)  # no more than there are to delete
+    assert row["input_ids"].tolist() == [5, 1]
+    assert sorted(row["labels"].tolist()) == [1, 2, 3, 4]
+    assert set(gone) == {2, 3, 4}
+    assert gone.count(3) > 120
+
+
+def test_tokens_that_share_texts_have_near_embeddings() -> None:
+    texts = [torch.tensor(ids) for ids in ([0, 1, 2], [0, 1], [1, 2, 0], [3, 4], [4, 3, 5])] * 3
+    weights = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    found = cooccurrence_embeddings(texts, weights, 3, stream(0, "test"))
+    unit = found / math.sqrt(3)
+    assert unit[0] @ unit[1] > 0.5 > abs(float(unit[0] @ unit[3]))
+    assert unit[3] @ unit[4] > 0.5
+    assert found[6].abs().max() == 0  # a token without weight has no neighbours
+    assert found[:6].pow(2).mean(1).tolist() == pytest.approx([1.0] * 6, rel=1e-3)
+
+
+def test_headings_are_single_tokens() -> None:
+    task = corpus().tasks["topic"]
+    encoder = Encoder(tokenizer(), True, 64)
+    (ids,) = encoder.prompts(task, ["otter"])
+    assert tokenizer().convert_ids_to_tokens(int(ids[0])) == task.head
+    assert len(ids) <= 5
 
 
 def _build_slowly(home: Path, queue: "multiprocessing.Queue[str]") -> None:

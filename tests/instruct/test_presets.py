@@ -42,10 +42,10 @@ def test_the_settings_of_t5_large_are_the_papers() -> None:
     assert resolve("instruct-t5-large", capacity=3000).capacity == 3000
 
 
-def test_tiny_reads_the_real_texts_within_other_lengths() -> None:
+def test_tiny_reads_the_real_texts_within_other_budgets() -> None:
     ours, real = resolve("instruct-tiny"), resolve("instruct-tiny", corpus="classification")
     assert (ours.corpus, real.corpus) == ("generated", "classification")
-    assert real.max_source > ours.max_source
+    assert (real.capacity, real.cap) != (ours.capacity, ours.cap)
     assert real.num_tasks == 15
 
 
@@ -62,7 +62,7 @@ def test_where_values_come_from() -> None:
 
 def test_names_of_runs_are_readable_and_tell_runs_apart() -> None:
     config = resolve("instruct-tiny", "er", "mir", order="2", seed=4)
-    assert config.run_name == "instruct-tiny-generated-er-mir-memory100-order2-seed4"
+    assert config.run_name == "instruct-tiny-generated-er-mir-memory64-order2-seed4"
     assert "t5-large" in resolve("instruct-t5-large").run_name
     assert "/" not in resolve("instruct-tiny", model="some/folder/").run_name
     assert "tasks2" in resolve("instruct-tiny", order="topic,order").run_name

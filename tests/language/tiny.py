@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from sphere_replay.language import LanguageReplay, Row, TokenMemory
-from sphere_replay.randomness import seeded_initialization, stream
+from sphere_replay.randomness import globally_seeded, stream
 
 VOCABULARY = 64
 PAD = 0
@@ -34,7 +34,7 @@ def t5(seed: int = 0, dropout: float = 0.0) -> T5ForConditionalGeneration:
         eos_token_id=1,
     )
     config.decoder_start_token_id = PAD
-    with seeded_initialization(stream(seed, "initialization")):
+    with globally_seeded(stream(seed, "initialization")):
         return T5ForConditionalGeneration(config)
 
 
@@ -52,7 +52,7 @@ def qwen2(seed: int = 0, dropout: float = 0.0, positions: int = 64) -> Qwen2ForC
         bos_token_id=1,
         eos_token_id=1,
     )
-    with seeded_initialization(stream(seed, "initialization")):
+    with globally_seeded(stream(seed, "initialization")):
         return Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]  # the library's
 
 
@@ -67,7 +67,7 @@ def llama(seed: int = 0) -> LlamaForCausalLM:
         bos_token_id=1,
         eos_token_id=1,
     )
-    with seeded_initialization(stream(seed, "initialization")):
+    with globally_seeded(stream(seed, "initialization")):
         return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]  # the library's
 
 
@@ -80,7 +80,7 @@ def with_lora(model: Any) -> Any:
         task_type="SEQ_2_SEQ_LM" if both else "CAUSAL_LM",
         init_lora_weights=False,
     )
-    with seeded_initialization(stream(0, "adapter")):
+    with globally_seeded(stream(0, "adapter")):
         return get_peft_model(model, config)
 
 

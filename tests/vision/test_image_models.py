@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sphere_replay.randomness import seeded_initialization, stream
+from sphere_replay.randomness import globally_seeded, stream
 from sphere_replay.vision import MLP, Classifier, CosineHead, Head, ResNet18, build_model
 from sphere_replay.vision.models import BasicBlock
 
@@ -13,7 +13,7 @@ def inputs(*shape: int) -> Tensor:
 
 
 def small_resnet(head: str = "linear") -> ResNet18:
-    with seeded_initialization(stream(0, "initialization")):
+    with globally_seeded(stream(0, "initialization")):
         return ResNet18(10, width=4, head=head).eval()
 
 

@@ -4,14 +4,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from sphere_replay.randomness import seeded_initialization, stream
+from sphere_replay.randomness import globally_seeded, stream
 
 
 class BareReplay:
     """Experience replay as written for one experiment: plain tensors, no checks, no records."""
 
     def __init__(self, images: Tensor, labels: Tensor, capacity: int, replay_batch: int) -> None:
-        with seeded_initialization(stream(0, "initialization")):
+        with globally_seeded(stream(0, "initialization")):
             self.network = nn.Sequential(
                 nn.Flatten(),
                 nn.Linear(images[0].numel(), 100),

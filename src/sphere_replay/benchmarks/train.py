@@ -43,7 +43,7 @@ class Scored:
         return "MLP" if self.width is None else f"ResNet-18, width {self.width}"
 
 
-MLP_500, NARROW_500, FULL_128 = Scored(500), Scored(500, 20), Scored(128, 64)
+MLP_500, NARROW_500, FULL_500 = Scored(500), Scored(500, 20), Scored(500, 64)
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Plan:
     capacity: int = 500
     steps: int = 16
     """Steps of a turn: some intervals between rescorings, and enough to fill the memory."""
-    networks: tuple[Scored, ...] = (MLP_500, NARROW_500, FULL_128)
+    networks: tuple[Scored, ...] = (MLP_500, NARROW_500, FULL_500)
     threads: int | None = None
     """Threads of the ResNets; None: as many as torch has."""
-    least_rounds: int = 5
+    least_rounds: int = 3
     least_seconds: float = 5.0
 
 
@@ -176,7 +176,7 @@ def targets(cells: Sequence[Cell]) -> tuple[Target, ...]:
         ratios = [c.ratio for c in cells if c.figure == figure and c.setting.startswith(settings)]
         return max(ratios, default=None)
 
-    mlp, narrow, full = (_setting(scored) for scored in (MLP_500, NARROW_500, FULL_128))
+    mlp, narrow, full = (_setting(scored) for scored in (MLP_500, NARROW_500, FULL_500))
     return (
         Target("times a bare loop for a step of ER", "at most", 1.10, worst("ER", "")),
         Target("times two forwards for a rescoring, MLP", "at most", 1.15, worst("rescoring", mlp)),

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sphere_replay.instruct.extras import require
-from sphere_replay.instruct.tasks import UNLABELLED, Corpus, DataError, Example, Task
+from sphere_replay.instruct.tasks import UNLABELLED, Corpus, Example, Task
+from sphere_replay.usage import DataError
 
 _COLUMNS = ["sentence", "label"]
 

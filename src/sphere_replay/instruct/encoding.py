@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sphere_replay.instruct.tasks import DataError, Example, Task
+from sphere_replay.instruct.tasks import Example, Task
 from sphere_replay.instruct.words import normalize
+from sphere_replay.usage import DataError
 
 Row = dict[str, Tensor]
 """A tokenised example: 1-D tensors `input_ids`, `attention_mask` and `labels`."""

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from sphere_replay.instruct.tasks import DataError
+from sphere_replay.usage import DataError
 
 
 def require(module: str) -> Any:

@@ -18,7 +18,7 @@ from sphere_replay.instruct.assembly import build_replay
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.models import BaseModel, trainable, with_adapters
 from sphere_replay.language import Row, check_model, features_and_losses, pad_rows
-from sphere_replay.randomness import seeded_initialization, stream
+from sphere_replay.randomness import globally_seeded, stream
 from sphere_replay.scoring import NonFiniteError
 
 
@@ -62,7 +62,7 @@ class Learner:
         self.optimizer.zero_grad()
         # Dropout takes no generator. Seeded by the step, it is the same for all selections, and
         # the same after a resumption.
-        with seeded_initialization(stream(self._config.seed, f"dropout {step}")):
+        with globally_seeded(stream(self._config.seed, f"dropout {step}")):
             loss = features_and_losses(self.model, pad_rows(rows, self._pad))[1].mean()
             self._check(loss.item())
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from sphere_replay.instruct.extras import require
 from sphere_replay.instruct.smollm2 import smollm2_folder
-from sphere_replay.instruct.tasks import Corpus, DataError
+from sphere_replay.instruct.tasks import Corpus
 from sphere_replay.instruct.tiny import TinySpec, tiny_folder
-from sphere_replay.randomness import seeded_initialization
+from sphere_replay.randomness import globally_seeded
+from sphere_replay.usage import DataError
 
 _LORA_TARGETS = (("q", "v"), ("q_proj", "v_proj"), ("query", "value"))
 """Names of the query and value projections: T5 and its like, Llama and its like, BERT's."""
@@ -85,7 +86,7 @@ def with_adapters(
         lora_dropout=dropout,
         target_modules=list(lora_targets(base.model)),
     )
-    with seeded_initialization(generator):
+    with globally_seeded(generator):
         return peft.get_peft_model(base.model, config)
 
 

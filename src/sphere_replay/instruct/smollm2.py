@@ -10,7 +10,7 @@ import torch
 
 from sphere_replay.instruct.cache import cached_folder
 from sphere_replay.instruct.extras import require
-from sphere_replay.instruct.tasks import DataError
+from sphere_replay.usage import DataError
 
 _FORMAT = 1
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

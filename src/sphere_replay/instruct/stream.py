@@ -8,8 +8,9 @@ from enum import StrEnum
 
 import torch
 
-from sphere_replay.instruct.tasks import Corpus, DataError, Example, Task
+from sphere_replay.instruct.tasks import Corpus, Example, Task
 from sphere_replay.randomness import stream
+from sphere_replay.usage import DataError
 
 
 class EvaluateOn(StrEnum):

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
+from sphere_replay.usage import DataError
+
 UNLABELLED = "-"
 """What MNLI writes where the annotators did not agree: no answer can match, so it is left out."""
 
 ANSWER = "\nAnswer:"
 """What every prompt ends with."""
-
-
-class DataError(ValueError):
-    """Data that cannot be had or read as asked; the message says what to do."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ denoising on the training prompts, without their answers: like any base model, t
 text before it is tuned, and has never seen a label.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from sphere_replay.instruct.encoding import Encoder
 from sphere_replay.instruct.extras import require
 from sphere_replay.instruct.tasks import ANSWER, Corpus
 from sphere_replay.language import Row, features_and_losses, pad_rows
-from sphere_replay.randomness import seeded_initialization, stream
+from sphere_replay.randomness import globally_seeded, stream
 
 _FORMAT = 1
 """Part of every cache key; raise it when building changes."""
@@ -31,7 +32,7 @@ _MOST_WORDS = 48
 
 @dataclass(frozen=True)
 class TinySpec:
-    """Size of the model and of its course of denoising; the budget takes about half a minute."""
+    """Size of the model and of its course of denoising."""
 
     vocabulary: int = 4000
     width: int = 64
@@ -42,7 +43,9 @@ class TinySpec:
     batch: int = 16
     tokens: int = 64
     """Longest prompt of the course."""
-    lr: float = 3e-3
+    deleted: int = 4
+    """Tokens that are deleted from a prompt, at most."""
+    lr: float = 1e-3
     seed: int = 0
 
 
@@ -118,7 +121,7 @@ def build_t5(tokenizer: Any, spec: TinySpec) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.pad_token_id,
     )
-    with seeded_initialization(stream(spec.seed, "initialization")):
+    with globally_seeded(stream(spec.seed, "initialization")):
         return transformers.T5ForConditionalGeneration(config)
 
 
@@ -154,15 +157,15 @@ def cooccurrence_embeddings(
     share = counts.sum(1) / counts.sum()
     chance = share[:, None] * share
     information = (counts / counts.sum() / chance.clamp(min=1e-12)).clamp(min=1).log()
-    with seeded_initialization(generator):  # the factorization begins with random directions
+    with globally_seeded(generator):  # the factorization begins with random directions
         vectors, values, _ = torch.svd_lowrank(information, q=width)
     found: Tensor = vectors * values.sqrt()
-    length: Tensor = found.norm(dim=1, keepdim=True)  # type: ignore[no-untyped-call]  # torch's
-    return found / length.clamp(min=1e-6) * width**0.5
+    scale: Tensor = math.sqrt(width) / found.norm(dim=1, keepdim=True).clamp(min=1e-6)
+    return found * scale
 
 
 def denoise(model: Any, tokenizer: Any, texts: Sequence[Tensor], spec: TinySpec) -> list[float]:
-    """Name the token that was deleted from a text, for some steps; returns the loss of each.
+    """Name the tokens that were deleted from a text, for some steps; returns the loss of each.
 
     Nothing marks the gap: a marked one is filled from its neighbours, and the model would learn to
     look beside the mark instead of reading the text. Rare tokens are deleted more often, because
@@ -185,7 +188,7 @@ def denoise(model: Any, tokenizer: Any, texts: Sequence[Tensor], spec: TinySpec)
     for _ in range(spec.steps):
         chosen = torch.randint(len(usable), (spec.batch,), generator=generator).tolist()
         rows = [
-            delete_token(usable[place], weights, tokenizer.eos_token_id, generator)
+            delete_tokens(usable[place], weights, spec.deleted, tokenizer.eos_token_id, generator)
             for place in chosen
         ]
         loss = features_and_losses(model, pad_rows(rows, tokenizer.pad_token_id))[1].mean()
@@ -198,17 +201,21 @@ def denoise(model: Any, tokenizer: Any, texts: Sequence[Tensor], spec: TinySpec)
     return losses
 
 
-def delete_token(text: Tensor, weights: Tensor, end: int, generator: torch.Generator) -> Row:
-    """The text without one of its tokens, drawn by weight, and this token as its target."""
-    place = int(torch.multinomial(weights[text], 1, generator=generator))
-    rest = torch.cat([text[:place], text[place + 1 :]])
-    target = torch.tensor([int(text[place]), end])
+def delete_tokens(
+    text: Tensor, weights: Tensor, count: int, end: int, generator: torch.Generator
+) -> Row:
+    """The text without `count` of its tokens, drawn by weight, and these tokens as its target."""
+    chances = weights[text]
+    count = min(count, int(chances.count_nonzero()))
+    gone = torch.multinomial(chances, count, generator=generator)
+    kept = torch.ones_like(text, dtype=torch.bool).index_fill(0, gone, False)
+    rest, target = text[kept], torch.cat([text[gone], torch.tensor([end])])
     return {"input_ids": rest, "attention_mask": torch.ones_like(rest), "labels": target}
 
 
 def _deletion_weights(tokenizer: Any, texts: Sequence[Tensor]) -> Tensor:
-    """frequency^-0.75 for each token `[V]`; 0 for headings, special tokens and those never seen."""
+    """frequency^-1/2 for each token `[V]`; 0 for headings, special tokens and those never seen."""
     frequency = torch.cat(list(texts)).bincount(minlength=len(tokenizer)).float()
-    weights = torch.where(frequency > 0, frequency.clamp(min=1).pow(-0.75), 0.0)
+    weights = torch.where(frequency > 0, frequency.clamp(min=1).pow(-0.5), 0.0)
     weights[torch.tensor(sorted(tokenizer.added_tokens_decoder))] = 0.0
     return weights

@@ -1,12 +1,12 @@
 """Contexts that put a model or an optimizer back bit for bit, also when an exception passes.
 
 Values are saved and copied back into the storage they came from. Undoing a step by arithmetic would
-not return to the same floating-point numbers, and exchanging the storage would leave views of it,
-captured graphs and flattened weights behind.
+not return to the same floating-point numbers, and exchanging the storage leaves views of it,
+captured graphs and flattened weights behind; it is done only where these are not to be expected.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeGuard
 
@@ -32,6 +32,42 @@ def values_restored(tensors: Sequence[Tensor]) -> Iterator[None]:
             with writing():
                 torch._foreach_copy_(list(tensors), saved)
             forget_casts()
+
+
+@contextmanager
+def replaced(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> Iterator[None]:
+    """Inside, the parameters hold the given values in the given storage; nothing is copied.
+
+    Only for parameters that `own_storage` says may be treated so. Graphs behave as described for
+    `values_restored`.
+    """
+    originals = [parameter.data for parameter in parameters]
+    with _unsafe_preserve_version_counter(tuple(parameters)):
+        torch.autograd.graph.increment_version(parameters)
+        try:
+            for parameter, value in zip(parameters, values, strict=True):
+                parameter.data = value
+            yield
+        finally:
+            for parameter, original in zip(parameters, originals, strict=True):
+                parameter.data = original
+            forget_casts()
+
+
+def own_storage(moving: Sequence[nn.Parameter], others: Sequence[Tensor]) -> bool:
+    """Whether nobody can notice that the moving parameters change their storage for a while.
+
+    True for plain tensors on the processor, each alone in its memory; accelerators may have
+    captured addresses.
+    """
+    places = [tensor.untyped_storage().data_ptr() for tensor in others]
+    return len(set(places)) == len(places) and all(
+        type(parameter) is nn.Parameter
+        and parameter.device.type == "cpu"
+        and parameter.layout == torch.strided
+        and parameter.untyped_storage().nbytes() == parameter.nbytes
+        for parameter in moving
+    )
 
 
 @contextmanager
@@ -89,16 +125,20 @@ def _buffers_restored(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 
 @contextmanager
-def random_state_restored(device: torch.device) -> Iterator[None]:
-    """The global random state of the processor and of `device` return."""
+def random_state_restored(device: torch.device) -> Iterator[Callable[[], None]]:
+    """The global random state of the processor and of `device` return; inside, whenever asked."""
     state = torch.get_rng_state()
     on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    try:
-        yield
-    finally:
+
+    def rewind() -> None:
         torch.set_rng_state(state)
         if on_device is not None:
             torch.cuda.set_rng_state(on_device, device)
+
+    try:
+        yield rewind
+    finally:
+        rewind()
 
 
 @contextmanager

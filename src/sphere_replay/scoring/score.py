@@ -155,13 +155,15 @@ def _score(
     with modules_restored(model, training=mode == "train"):
         # In train mode the first forward leaves statistics behind that the second must not see.
         fresh = buffers_restored(model) if mode == "train" else nullcontext()
-        with fresh, random_state_restored(step.device):
-            features, losses = _pass(batches, evaluate, refresh)
+        with random_state_restored(step.device) as rewind:
+            with fresh:
+                features, losses = _pass(batches, evaluate, refresh)
+            rewind()
+            with step.taken():
+                _, after = _pass(batches, evaluate, refresh, keep_features=False)
+    if not _all_finite(losses, after, features):
         _check_losses(losses, "before", "the model and the stored input")
-        with step.taken(), random_state_restored(step.device):
-            _, after = _pass(batches, evaluate, refresh, keep_features=False)
-    _check_losses(after, "after", "the stream gradient, or take a smaller lr")
-    if not _all_finite(features):
+        _check_losses(after, "after", "the stream gradient, or take a smaller lr")
         check_features(features)
     return Scores(after - losses, losses, features)
 
@@ -200,7 +202,7 @@ def _own_forward(model: nn.Module, mode: str, device: torch.device) -> Forward:
             f"{type(model).__name__} has no forward_features(x) -> (features, logits): add it, or "
             "pass forward=..., a function that returns both"
         )
-    folds = mode == "eval" and not torch.is_autocast_enabled(device.type) and can_fold(model)
+    folds = mode == "eval" and can_fold(model) and not torch.is_autocast_enabled(device.type)
     return FoldedForward(model) if folds else own
 
 
@@ -231,8 +233,6 @@ def _check_outputs(features: Tensor, losses: Tensor, count: int) -> None:
 
 
 def _check_losses(losses: Tensor, when: str, suspect: str) -> None:
-    if _all_finite(losses):
-        return
     bad = (~losses.isfinite()).nonzero()
     if len(bad) == 0:
         return
@@ -242,6 +242,6 @@ def _check_losses(losses: Tensor, when: str, suspect: str) -> None:
     )
 
 
-def _all_finite(values: Tensor) -> bool:
+def _all_finite(*tensors: Tensor) -> bool:
     """A finite sum proves it in one pass; a sum that is not finite may only have overflowed."""
-    return math.isfinite(float(values.sum()))
+    return math.isfinite(sum(tensor.sum() for tensor in tensors))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from sphere_replay.scoring.restoring import (
     gradients_aside,
     modules_restored,
     optimizer_restored,
+    own_storage,
+    replaced,
     values_restored,
     writing,
 )
@@ -82,33 +84,43 @@ class Step:
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Inside, the parameters have moved; afterward they, and the optimizer, are back."""
-        moves = [(p, p.grad) for p in self._moving if p.grad is not None]
+        gradients = [p.grad for p in self._moving if p.grad is not None]
         # An optimizer steps on every parameter it holds that has a gradient, also on a frozen one
         # with a gradient left over: put all gradients aside and hand out those to follow.
-        with (
-            optimizer_restored(self._optimizer) if self._optimizer else nullcontext(),
-            gradients_aside(self._parameters),
-            values_restored(self._moving),
-        ):
-            with writing():
-                if self._optimizer is None:
-                    torch._foreach_add_(*zip(*moves, strict=True), alpha=-self._lr)
-                else:
-                    _update(self._optimizer, self._lr, moves)
-            forget_casts()
-            yield
+        with gradients_aside(self._parameters):
+            if self._optimizer is not None:
+                with optimizer_restored(self._optimizer), values_restored(self._moving):
+                    with writing():
+                        _update(self._optimizer, self._lr, self._moving, gradients)
+                    forget_casts()
+                    yield
+            elif own_storage(self._moving, self._parameters):
+                with writing():
+                    moved = torch._foreach_add(tuple(self._moving), gradients, alpha=-self._lr)
+                with replaced(self._moving, moved):
+                    forget_casts()
+                    yield
+            else:
+                with values_restored(self._moving):
+                    with writing():
+                        torch._foreach_add_(tuple(self._moving), gradients, alpha=-self._lr)
+                    forget_casts()
+                    yield
 
 
 def _update(
-    optimizer: torch.optim.Optimizer, lr: float, moves: Sequence[tuple[nn.Parameter, Tensor]]
+    optimizer: torch.optim.Optimizer,
+    lr: float,
+    parameters: Sequence[nn.Parameter],
+    gradients: Sequence[Tensor],
 ) -> None:
     for group in optimizer.param_groups:
         group["lr"] = lr
-    for parameter, gradient in moves:
+    for parameter, gradient in zip(parameters, gradients, strict=True):
         # A copy, because a step may unscale or clip gradients in place.
         parameter.grad = gradient.clone()
     optimizer.step()
-    for parameter, _ in moves:
+    for parameter in parameters:
         parameter.grad = None
 
 

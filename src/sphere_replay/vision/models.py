@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sphere_replay.randomness import seeded_initialization
+from sphere_replay.randomness import globally_seeded
 from sphere_replay.vision.specs import dataset_spec
 
 
@@ -161,7 +161,7 @@ def build_model(
     """
     spec = dataset_spec(dataset)
     channels, height, pixels = spec.shape
-    with seeded_initialization(generator):
+    with globally_seeded(generator):
         if channels == 3:
             return ResNet18(spec.num_classes, width=width, head=head)
         return MLP(channels * height * pixels, spec.num_classes, head=head)
