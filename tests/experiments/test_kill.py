@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from sphere_replay.experiments.log import read_log
 
 COMMAND = [
@@ -81,3 +83,34 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert (only_folder(out) / "checkpoint.json").exists()
     assert start(out).wait() == 0
     assert (only_folder(out) / "results.json").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_killed_sweep_takes_its_workers_along(tmp_path: Path) -> None:
+    words = ["sweep", "digits", "--seeds=50", "--workers=2", "--quiet", f"--out={tmp_path}"]
+    sweep = subprocess.Popen([sys.executable, "-m", "sphere_replay", *words])
+    try:
+        until = time.monotonic() + 60
+        while not list(tmp_path.glob("digits-*/log.jsonl")) and time.monotonic() < until:
+            time.sleep(0.1)
+        workers = [pid for pid in _children(sweep.pid) if b"spawn_main" in _command_line(pid)]
+        assert len(workers) == 2
+    finally:
+        sweep.kill()
+        sweep.wait()
+    until = time.monotonic() + 20
+    while any(b"spawn_main" in _command_line(pid) for pid in workers):
+        assert time.monotonic() < until, "workers outlive their sweep"
+        time.sleep(0.1)
+
+
+def _children(parent: int) -> list[int]:
+    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [int(pid) for pid in listed.split()]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -1,6 +1,8 @@
 """Many runs on the cores of one machine; finished ones are skipped, failed ones are reported."""
 
 import multiprocessing
+import os
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
@@ -71,7 +73,7 @@ def _side_by_side(
     configs: list[RunConfig], out: Path, data: Path | None, workers: int
 ) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
         futures = {pool.submit(_attempt, config, out, data): config for config in configs}
         try:
             for future in as_completed(futures):
@@ -83,6 +85,18 @@ def _side_by_side(
             raise Interrupted("stopped") from None
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """A sweep that is killed takes its workers along; they resume from their checkpoints."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _attempt(config: RunConfig, out: Path, data: Path | None) -> Outcome:
