@@ -170,9 +170,9 @@ def _instruct(
     published: dict[tuple[str, str], str],
     unit: Unit = Unit.FRACTION,
 ) -> Table:
-    """A table of the 15 classification tasks; published values by row and column, as printed.
+    """A table of the 15 classification tasks, or of generated ones if nothing was published.
 
-    Values are in the order of the measures: "mean/SD", or a mean alone.
+    Published values by row and column are in the order of the measures: "mean/SD", or a mean alone.
     """
     values = {}
     for (method, column), text in published.items():
@@ -188,7 +188,8 @@ def _instruct(
         unit=unit,
         published=values,
     )
-    return Table(spec, "instruct-tiny", rows, columns, {"corpus": "classification"}, orders=3)
+    settings = {"corpus": "classification"} if published else {}
+    return Table(spec, "instruct-tiny", rows, columns, settings, orders=3)
 
 
 TABLES: dict[str, Table] = {
@@ -261,5 +262,17 @@ TABLES: dict[str, Table] = {
             ("SPHERE", "K = 300"): "69.32 68.54 72.43 6.18 16.85 13.54",
         },
         Unit.PERCENT,
+    ),
+    "instruct-generated": _instruct(
+        "instruct-generated",
+        "Instruction tuning on 8 generated tasks, K = 64",
+        (
+            *(_NO_REPLAY, _ER, _LOSS, _MIR_PROP, _MIR_TOP, _SPHERE),
+            Row("S = I", "er", "sphere-identity", "SPHERE"),
+            *(replace(row, baseline="SPHERE") for row in _CONTROLS),
+        ),
+        {"K = 64": {}},
+        _RETENTION,
+        {},
     ),
 }
