@@ -275,4 +275,22 @@ TABLES: dict[str, Table] = {
         _RETENTION,
         {},
     ),
+    "instruct-smollm2": replace(
+        _instruct(
+            "instruct-smollm2",
+            "SmolLM2-135M on 3 of the 15 tasks, 12 updates, K = 48",
+            (_NO_REPLAY, _ER, _SPHERE),
+            {"K = 48": {"capacity": 48}},
+            _RETENTION,
+            {},
+        ),
+        preset="instruct-smollm2",
+        settings={
+            "order": "agnews,sst2,dbpedia",
+            "pool": 32,
+            "max_source": 64,
+            "tests_per_task": 20,
+        },
+        orders=None,
+    ),
 }
