@@ -12,12 +12,13 @@ _BIT_PATTERN = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 def smallest(rows: Tensor, count: int) -> Tensor:
     """The `count` smallest values of each row `[t, n]`, ascending: `[t, count]`."""
-    found = rows.gather(1, _indices_of_smallest(rows, count))
-    return found.topk(count, dim=1, largest=False).values  # sorts short rows faster than sort()
+    columns = _candidates(rows, count)
+    found = rows if columns is None else rows.gather(1, columns)
+    return found.topk(count, dim=1, largest=False).values
 
 
-def _indices_of_smallest(rows: Tensor, count: int) -> Tensor:
-    """Columns of the `count` smallest values, in no order.
+def _candidates(rows: Tensor, count: int) -> Tensor | None:
+    """A few columns of each row that hold its `count` smallest values; None if it takes them all.
 
     Columns are put into groups. The `count` smallest values lie in the `count` groups with the
     smallest minima, so only these are looked into: vectorised minima instead of long heaps.
@@ -25,14 +26,20 @@ def _indices_of_smallest(rows: Tensor, count: int) -> Tensor:
     height, width = rows.shape
     groups = width // _GROUP
     if groups < 4 * count:
-        return rows.topk(count, dim=1, largest=False, sorted=False).indices
+        return None
     grouped = rows[:, : groups * _GROUP].view(height, _GROUP, groups)
     nearest = _indices_of_smallest(grouped.amin(dim=1), count)
     members = torch.arange(0, groups * _GROUP, groups, device=rows.device)
     leftover = torch.arange(groups * _GROUP, width, device=rows.device).expand(height, -1)
-    columns = torch.cat([(nearest[:, :, None] + members).flatten(1), leftover], dim=1)
-    best = rows.gather(1, columns).topk(count, dim=1, largest=False, sorted=False).indices
-    return columns.gather(1, best)
+    return torch.cat([(nearest[:, :, None] + members).flatten(1), leftover], dim=1)
+
+
+def _indices_of_smallest(rows: Tensor, count: int) -> Tensor:
+    """Columns of the `count` smallest values, in no order."""
+    columns = _candidates(rows, count)
+    found = rows if columns is None else rows.gather(1, columns)
+    best = found.topk(count, dim=1, largest=False, sorted=False).indices
+    return best if columns is None else columns.gather(1, best)
 
 
 def order_statistics(
