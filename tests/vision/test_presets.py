@@ -70,6 +70,31 @@ def test_allocation_settings_are_the_papers(
 
 
 @pytest.mark.parametrize(
+    ("preset", "k_t", "every", "coefficients"),
+    [
+        ("cifar10", 50, 8, {"alpha": 0.1, "beta": 0.5}),
+        ("cifar100", 25, 4, {"alpha": 0.1, "beta": 0.8}),
+        ("tiny-imagenet", 25, 4, {}),
+    ],
+)
+def test_settings_of_xder_are_the_papers(
+    preset: str, k_t: int, every: int, coefficients: dict[str, float]
+) -> None:
+    config = resolve(preset, "xder", "sphere")
+    assert (config.k_s, config.k_t, config.t_frac, config.every) == (5, k_t, 0.5, every)
+    assert (config.lr, config.virtual_lr, config.pool) == (0.03, 0.03, None)
+    assert config.options == coefficients
+
+
+@pytest.mark.parametrize(("preset", "limit"), [("cifar10", None), ("cifar100", 20_000)])
+def test_small_presets_differ_in_scale_alone(preset: str, limit: int | None) -> None:
+    for host in HOSTS:
+        small = resolve(f"{preset}-small", host)
+        assert (small.width, small.limit) == (20, limit)
+        assert replace(small, width=64, limit=None) == resolve(preset, host)
+
+
+@pytest.mark.parametrize(
     ("preset", "capacity"),
     [("mnist", 500), ("cifar10", 500), ("cifar100", 2000), ("tiny-imagenet", 4000)],
 )
@@ -126,6 +151,17 @@ def test_what_the_paper_leaves_open_is_marked() -> None:
     assert provenance(resolve("cifar10-small"), "width") == "the paper's is 64"
     assert provenance(resolve("mnist"), "batch") == "left open by the paper"
     assert not provenance(resolve("mnist"), "capacity")
+    assert provenance(resolve("cifar100-small"), "limit") == "the paper uses the whole stream"
+    assert not provenance(resolve("cifar10-small"), "limit")
+    puridiver = resolve("cifar10", "puridiver", "sphere")
+    assert all(provenance(puridiver, name) for name in ("k_s", "k_t", "t_frac", "every", "lr"))
+    assert not provenance(puridiver, "alpha")
+    for host in ("er", "er-ace", "xder"):
+        listed = resolve("tiny-imagenet", host, "sphere")
+        assert not any(provenance(listed, name) for name in ("k_s", "every", "lr", "pool"))
+        assert provenance(listed, "batch") == "left open by the paper"
+    assert provenance(resolve("tiny-imagenet", "er", "mir"), "pool") == "left open by the paper"
+    assert not provenance(resolve("cifar100", "er", "mir"), "pool")
 
 
 @pytest.mark.parametrize(

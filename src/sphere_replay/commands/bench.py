@@ -5,6 +5,7 @@ Examples:
   sphere bench allocate --sizes 2000 4000 --dims 512
   sphere bench allocate --markdown docs/performance.md
   sphere bench train --data DIR --markdown docs/performance-train.md
+  sphere bench hosts --markdown docs/performance-hosts.md
   sphere bench instruct --markdown docs/performance-instruct.md
 """
 
@@ -21,7 +22,14 @@ from sphere_replay.usage import UsageError
 
 SUMMARY = "measure how fast the library is on this machine"
 
-BENCHMARKS: tuple[str, ...] = ("allocate", "train", "instruct", "augmentation", "sandbox")
+BENCHMARKS: tuple[str, ...] = (
+    "allocate",
+    "train",
+    "hosts",
+    "instruct",
+    "augmentation",
+    "sandbox",
+)
 """Names of modules in `sphere_replay.benchmarks`; a new one is one module and one word here."""
 
 _BAR_AFTER_SECONDS = 2.0

@@ -3,14 +3,17 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sphere_replay.config import ConfigError
 from sphere_replay.experiments.domains import RunConfig, resolve
-from sphere_replay.usage import UsageError
+from sphere_replay.usage import UsageError, unknown
 
-_OWN_OPTIONS = ("dataset", "model", "host", "select", "noise", "order", "seed")
-_ONLY_IF_GIVEN = ("noise", "order", "model", "limit")
+if TYPE_CHECKING:
+    from sphere_replay.experiments.catalog import Table
+
+_OWN_OPTIONS = ("dataset", "model", "host", "select", "noise", "order", "seed", "device")
+_ONLY_IF_GIVEN = ("noise", "order", "model", "limit", "device")
 """Options that not every domain has: presets know their values, and refuse those of others."""
 
 
@@ -32,6 +35,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=int, metavar="N", help="vision: use N examples of the stream"
     )
+    add_device_option(parser)
     parser.add_argument(
         "--set",
         action="append",
@@ -39,6 +43,32 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="override any setting that `sphere show` prints, e.g. --set lr=0.03; repeatable",
     )
+
+
+def add_device_option(parser: argparse.ArgumentParser) -> None:
+    """On which processor a run computes; part of what it is, because sums are rounded there."""
+    parser.add_argument("--device", help="vision: cpu or cuda (default: cpu)")
+
+
+def add_small_option(parser: argparse.ArgumentParser) -> None:
+    """Which scale of a table is meant."""
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="the table at the scale of its -small preset, which a CPU can run",
+    )
+
+
+def table_named(name: str, *, small: bool) -> "Table":
+    """A table of the catalog, or its small form."""
+    from sphere_replay.experiments.catalog import TABLES
+
+    if name not in TABLES:
+        raise UsageError(unknown("table", name, TABLES))
+    try:
+        return TABLES[name].small() if small else TABLES[name]
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:

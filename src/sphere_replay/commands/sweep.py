@@ -6,13 +6,20 @@ run that fails is reported and stops nobody else.
 Examples:
   sphere sweep digits --seeds 5 --workers 2
   sphere sweep mnist --seeds 20 --workers 2 --data DIR --save results/mnist.json
+  sphere sweep cifar10 --small --columns 20% 40% --seeds 5 --save results/cifar10-small.json
 """
 
 import argparse
 import shlex
 from pathlib import Path
 
-from sphere_replay.commands.options import add_place_options, parse_settings
+from sphere_replay.commands.options import (
+    add_device_option,
+    add_place_options,
+    add_small_option,
+    parse_settings,
+    table_named,
+)
 from sphere_replay.config import ConfigError
 from sphere_replay.usage import UsageError, unknown
 
@@ -30,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "through them in turn, and this counts (order, seed) pairs",
     )
     parser.add_argument("--preset", help="run the table with another preset of its domain")
+    add_small_option(parser)
     parser.add_argument("--workers", type=int, default=1, help="processes at a time (default: 1)")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="only these rows")
     parser.add_argument("--columns", nargs="+", metavar="NAME", help="only these columns")
@@ -41,22 +49,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--save", type=Path, metavar="FILE", help="write all results to one file")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    add_device_option(parser)
     add_place_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Sweep, then save."""
     from sphere_replay.commands.progress import step_progress
-    from sphere_replay.experiments.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, TABLES
+    from sphere_replay.experiments.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS
     from sphere_replay.experiments.collection import collect, save_collection
     from sphere_replay.experiments.sweep import Outcome, sweep
 
-    if arguments.table not in TABLES:
-        raise UsageError(unknown("table", arguments.table, TABLES))
+    table = table_named(arguments.table, small=arguments.small)
+    if arguments.small and arguments.preset:
+        raise UsageError("--small chooses the preset: leave out --preset")
     if arguments.seeds < 1 or arguments.workers < 1:
         raise UsageError("--seeds and --workers count from 1")
-    table = TABLES[arguments.table]
     settings = parse_settings(arguments.set)
+    if arguments.device is not None:
+        settings["device"] = arguments.device
     seeds = (DEVELOPMENT_SEEDS if arguments.development else EVALUATION_SEEDS)[: arguments.seeds]
     for name, chosen, known in (
         ("method", arguments.methods, table.spec.methods),
@@ -95,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"failed: {outcome.config.run_name}: {outcome.reason}")
     if arguments.save and runs:
         protocol = {"preset": table.preset, **settings}
-        save_collection(arguments.save, arguments.table, _command(arguments), protocol, runs)
+        save_collection(arguments.save, table.spec.name, _command(arguments), protocol, runs)
         print(f"saved to {arguments.save}")
     return 1 if failed else 0
 
@@ -106,8 +117,11 @@ def _command(arguments: argparse.Namespace) -> str:
     for option in ("methods", "columns"):
         if chosen := getattr(arguments, option):
             words += [f"--{option}", *chosen]
-    if arguments.preset:
-        words += ["--preset", arguments.preset]
+    for option in ("preset", "device"):
+        if chosen := getattr(arguments, option):
+            words += [f"--{option}", chosen]
+    if arguments.small:
+        words.append("--small")
     if arguments.development:
         words.append("--development")
     for pair in arguments.set:

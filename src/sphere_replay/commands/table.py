@@ -4,6 +4,7 @@ Numbers come from a file that `sphere sweep --save` wrote, or straight from run 
 
 Examples:
   sphere table mnist
+  sphere table cifar10 --small
   sphere table digits --runs runs --seeds 5
 """
 
@@ -11,7 +12,8 @@ import argparse
 import json
 from pathlib import Path
 
-from sphere_replay.usage import UsageError, unknown
+from sphere_replay.commands.options import add_small_option, table_named
+from sphere_replay.usage import UsageError
 
 SUMMARY = "print a table beside the paper's"
 
@@ -26,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of saved results (default: results)",
     )
+    add_small_option(parser)
     parser.add_argument("--runs", type=Path, metavar="DIR", help="read run folders instead")
     parser.add_argument("--seeds", type=int, default=1000, help="with --runs: how many seeds")
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
@@ -34,21 +37,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build the cells and render them."""
-    from sphere_replay.experiments.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, TABLES
+    from sphere_replay.experiments.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS
     from sphere_replay.experiments.collection import as_results, collect, load_collection
     from sphere_replay.experiments.render import to_json, to_markdown, to_rich
     from sphere_replay.experiments.tables import build_rows
 
-    if arguments.table not in TABLES:
-        raise UsageError(unknown("table", arguments.table, TABLES))
-    table = TABLES[arguments.table]
+    table = table_named(arguments.table, small=arguments.small)
+    command = f"sphere sweep {arguments.table}" + (" --small" if arguments.small else "")
     if arguments.runs is not None:
         cells = table.cells(EVALUATION_SEEDS[: arguments.seeds])
         runs = collect(cells, arguments.runs)
-        place, remedy = arguments.runs, f"sphere sweep {arguments.table} --out {arguments.runs}"
+        place, remedy = arguments.runs, f"{command} --out {arguments.runs}"
     else:
-        place = arguments.results / f"{arguments.table}.json"
-        remedy = f"sphere sweep {arguments.table} --save {place}"
+        place = arguments.results / f"{table.spec.name}.json"
+        remedy = f"{command} --save {place}"
         try:
             runs = load_collection(place) if place.is_file() else []
             runs = [run for run in runs if run["seed"] not in DEVELOPMENT_SEEDS]

@@ -1,9 +1,10 @@
 """A table as text, Markdown, a rich table or JSON, with its definitions underneath."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sphere_replay.experiments.tables import Row, TableSpec, Unit
+from sphere_replay.experiments.tables import Row, TableSpec, Unit, agreements
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -14,11 +15,14 @@ Grid = list[list[list[str]]]
 
 def to_json(spec: TableSpec, rows: Sequence[Row]) -> dict[str, Any]:
     """The table for programs: one row a cell, numbers unrounded."""
-    return {
+    table = {
         "table": spec.name,
         "rows": [row.to_dict() for row in rows],
         "notes": notes(spec, rows),
     }
+    if spec.relative:
+        table["orders"] = [asdict(agreement) for agreement in agreements(spec, rows)]
+    return table
 
 
 def to_text(spec: TableSpec, rows: Sequence[Row]) -> str:
@@ -72,6 +76,7 @@ def notes(spec: TableSpec, rows: Sequence[Row]) -> list[str]:
     for measure in spec.measures:
         over = "" if measure.over_runs == "mean" else f"; the {measure.over_runs} over runs, no SD"
         lines.append(f"{measure.title}: {measure.definition.formula}{over}.")
+    titles = {measure.name: measure.definition.title for measure in spec.measures}
     shown = "in percent" if spec.unit is Unit.PERCENT else "as fractions"
     lines.append(f"Values are mean ± SD over seeds, {shown}; SD: {spec.spread.formula}.")
     if any(row.paired_gain is not None for row in rows):
@@ -82,6 +87,16 @@ def notes(spec: TableSpec, rows: Sequence[Row]) -> list[str]:
         )
     if any(row.published for row in rows):
         lines.append("paper: the published value.")
+    if spec.relative:
+        lines.append(
+            "These runs are smaller than the paper's, so no value stands beside a published one. "
+            "paper's gain: the difference between the published means."
+        )
+        lines += [
+            f"{each.column}, {titles[each.metric]}: {each.agreeing} of {each.pairs} pairs of "
+            "methods come in the paper's order."
+            for each in agreements(spec, rows)
+        ]
     counts = _counts(rows)
     if len(counts) == 1:
         lines.append(f"n = {counts.pop()} in every filled cell.")
@@ -123,6 +138,8 @@ def _cell(row: Row, unit: Unit, show_count: bool) -> list[str]:
         if row.ci95 is not None:
             gain += f" [{row.ci95[0]:+.{digits}f}, {row.ci95[1]:+.{digits}f}]"
         lines.append(gain)
+    if row.published_gain is not None:
+        lines.append(f"paper's gain {row.published_gain:+.{digits}f}")
     return lines
 
 

@@ -1,5 +1,6 @@
 """From results of single runs to the cells of a table, with what was published beside them."""
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -89,6 +90,8 @@ class TableSpec:
     unit: Unit = Unit.PERCENT
     published: Mapping[tuple[str, str, str], Published] = field(default_factory=dict)
     """Values by (method, column, name of the measure)."""
+    relative: bool = False
+    """Runs are not of the published scale: compare gains and orders with it, never values."""
 
     def __post_init__(self) -> None:
         for method, baseline in self.methods.items():
@@ -128,12 +131,28 @@ class Row:
     paired_gain: float | None
     """Mean improvement over the baseline on common seeds; positive is better for every metric."""
     ci95: tuple[float, float] | None
+    published_gain: float | None = None
+    """What `paired_gain` is in the paper; in relative tables, instead of `published`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The row for JSON."""
+        """The row for JSON; it has a published gain or a published value, not both."""
         shown = self.published and {"mean": self.published.mean, "sd": self.published.sd}
         interval = None if self.ci95 is None else list(self.ci95)
-        return {**vars(self), "published": shown, "ci95": interval}
+        row = {**vars(self), "published": shown, "ci95": interval}
+        if self.published_gain is None:
+            del row["published_gain"]
+        return row
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far the methods of a column come in the paper's order."""
+
+    column: str
+    metric: str
+    agreeing: int
+    pairs: int
+    """Of methods that were both run, and that the paper tells apart."""
 
 
 def build_rows(spec: TableSpec, results: Iterable[Result]) -> list[Row]:
@@ -170,9 +189,27 @@ def build_rows(spec: TableSpec, results: Iterable[Result]) -> list[Row]:
             for measure in spec.measures:
                 ours = values(method, column, measure.metric)
                 theirs = values(baseline, column, measure.metric) if baseline else {}
-                published = spec.published.get((method, column, measure.name))
-                rows.append(_row(spec, (method, column), measure, ours, theirs, published))
+                rows.append(_row(spec, (method, column), measure, ours, theirs))
     return rows
+
+
+def agreements(spec: TableSpec, rows: Iterable[Row]) -> list[Agreement]:
+    """For each column and measure, on how many pairs of methods we and the paper agree."""
+    means = {(row.method, row.column, row.metric): row.mean for row in rows}
+    found = []
+    for column in spec.columns:
+        for measure in spec.measures:
+            both = [
+                (ours, published.mean)
+                for method in spec.methods
+                if (ours := means[method, column, measure.name]) is not None
+                and (published := spec.published.get((method, column, measure.name)))
+            ]
+            pairs = [pair for pair in itertools.combinations(both, 2) if pair[0][1] != pair[1][1]]
+            agreeing = sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in pairs)
+            if pairs:
+                found.append(Agreement(column, measure.name, agreeing, len(pairs)))
+    return found
 
 
 def _row(
@@ -181,8 +218,10 @@ def _row(
     measure: Measure,
     ours: Mapping[Seed, float],
     theirs: Mapping[Seed, float],
-    published: Published | None,
 ) -> Row:
+    published, published_gain = spec.published.get((*place, measure.name)), None
+    if spec.relative:
+        published, published_gain = None, _published_gain(spec, place, measure)
     value = sd = gain = interval = None
     numbers = list(ours.values())
     if numbers and measure.over_runs == "mean":
@@ -192,4 +231,28 @@ def _row(
             gain, interval = paired.mean, paired.interval
     elif numbers:
         value = min(numbers) if measure.over_runs == "min" else max(numbers)
-    return Row(*place, measure.name, value, sd, len(numbers), published, gain, interval)
+    return Row(
+        *place,
+        measure.name,
+        value,
+        sd,
+        len(numbers),
+        published,
+        paired_gain=gain,
+        ci95=interval,
+        published_gain=published_gain,
+    )
+
+
+def _published_gain(spec: TableSpec, place: tuple[str, str], measure: Measure) -> float | None:
+    """Improvement over the baseline in the paper, positive is better; of means only."""
+    method, column = place
+    baseline = spec.methods[method]
+    if baseline is None or measure.over_runs != "mean":
+        return None
+    ours = spec.published.get((method, column, measure.name))
+    theirs = spec.published.get((baseline, column, measure.name))
+    if ours is None or theirs is None:
+        return None
+    gain = ours.mean - theirs.mean
+    return gain if measure.definition.higher_is_better else -gain

@@ -152,6 +152,7 @@ class Host(ABC):
         """Logits `[n, classes]` of stored images, in evaluation mode."""
         self.network.eval()
         with torch.inference_mode():
+            images = images.to(self.memory.device)
             logits: Tensor = self.network(self.parts.views.prepare(images))
         self.network.train()
         return logits

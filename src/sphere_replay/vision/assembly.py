@@ -1,5 +1,7 @@
 """From a configuration to a host with all its parts, each on its own random stream."""
 
+import torch
+
 from sphere_replay.allocation import Sphere
 from sphere_replay.hosts import HOSTS, Host, HostParts
 from sphere_replay.memory import (
@@ -14,14 +16,19 @@ from sphere_replay.memory import (
 from sphere_replay.randomness import stream
 from sphere_replay.replay import Replay, selection_named
 from sphere_replay.vision.config import VisionConfig
-from sphere_replay.vision.models import build_model
+from sphere_replay.vision.models import Classifier, build_model
 from sphere_replay.vision.specs import dataset_spec
 from sphere_replay.vision.transforms import pipeline
 
 
 def build_host(config: VisionConfig) -> Host:
     """A host that has seen nothing yet."""
-    memory = Memory(config.capacity, _admission(config), generator=stream(config.seed, "admission"))
+    memory = Memory(
+        config.capacity,
+        _admission(config),
+        generator=stream(config.seed, "admission"),
+        device=config.device,
+    )
     recipe = Sphere.vision(config.k_s, config.k_t, config.t_frac, alpha=config.alpha)
     replay = Replay(
         memory,
@@ -34,12 +41,7 @@ def build_host(config: VisionConfig) -> Host:
     )
     views = pipeline(config.dataset)
     parts = HostParts(
-        network=build_model(
-            config.dataset,
-            stream(config.seed, "initialization"),
-            head=config.head,
-            width=config.width,
-        ),
+        network=_network(config),
         memory=memory,
         replay=replay,
         views=views if config.augment else views.without_augmentation(),
@@ -52,6 +54,17 @@ def build_host(config: VisionConfig) -> Host:
         tasks=config.num_tasks,
     )
     return HOSTS[config.host](parts)
+
+
+def _network(config: VisionConfig) -> Classifier:
+    """The first weights are drawn on the CPU: they are the same on every device."""
+    source = stream(config.seed, "initialization")
+    network = build_model(config.dataset, source, head=config.head, width=config.width)
+    network.autocast = config.autocast
+    if config.channels_last:
+        # Convolutions pass the format of their weights on to their outputs.
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # untyped in torch
+    return network.to(config.device)
 
 
 def _admission(config: VisionConfig) -> Admission:

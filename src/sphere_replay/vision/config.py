@@ -1,7 +1,7 @@
 """Everything that decides a vision run, as one flat value; its JSON form is the run's identity."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sphere_replay.config import ConfigError, FlatConfig, one_of
 from sphere_replay.hosts import HOSTS
@@ -22,6 +22,10 @@ ADMISSIONS = (
 )
 OWN_ADMISSIONS = {"purity-diversity": "puridiver", "asymmetric-balanced": "abs"}
 """Policies that need what only one host tells them."""
+DEVICES = ("cpu", "cuda")
+HARDWARE = ("device", "autocast", "channels_last")
+"""How a run computes. They change its rounding and so its identity, but only where they differ
+from their defaults: a run on a CPU is what it was before there was a choice."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,12 @@ class VisionConfig(FlatConfig):
     """CPU threads; sums are split by them, so results depend on it in the last digits."""
     evaluate_every: int | None = None
     """Steps between evaluations for the anytime curve; None evaluates after tasks only."""
+    device: str = "cpu"
+    """Where network and memory live; which GPU is for CUDA_VISIBLE_DEVICES to say."""
+    autocast: bool = False
+    """Train in bfloat16 where torch deems it safe; scoring and evaluation stay in float32."""
+    channels_last: bool = False
+    """Keep the weights of convolutions, and with them all maps, channel by channel."""
     options: dict[str, float] = field(default_factory=dict)
     """The host's own constants; see the host's docstring."""
 
@@ -78,6 +88,7 @@ class VisionConfig(FlatConfig):
         one_of("split_by", self.split_by, [by.value for by in SplitBy])
         one_of("head", self.head, [head.value for head in Head])
         one_of("admission", self.admission, ADMISSIONS)
+        one_of("device", self.device, DEVICES)
         if not 0 <= self.noise < 1:
             raise ConfigError(f"noise must lie in [0, 1), got {self.noise}; 0.4 corrupts 40%")
         self.check_positive(
@@ -126,6 +137,15 @@ class VisionConfig(FlatConfig):
                 f"a pool of {self.pool} candidates cannot give {self.replay_batch} distinct "
                 "memories: raise pool or lower replay_batch"
             )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, without choices of hardware that were not made."""
+        known = VisionConfig.__dataclass_fields__
+        return {
+            name: value
+            for name, value in super().to_dict().items()
+            if name not in HARDWARE or value != known[name].default
+        }
 
     @property
     def run_name(self) -> str:

@@ -26,7 +26,7 @@ def evaluate(host: Host, data: ImageData, stream: ClassStream, task: int) -> Acc
     indices = torch.cat(stream.test_indices[: task + 1])
     labels = stream.test_labels[indices]
     parts = torch.split(indices, _CHUNK)
-    logits = torch.cat([host.predict(data.test_images[part]) for part in parts])
+    logits = torch.cat([host.predict(data.test_images[part]).cpu() for part in parts])
     size = len(stream.tasks[0])
     seen = size * (task + 1)
     own_task = torch.arange(logits.shape[1]) // size == (labels // size)[:, None]

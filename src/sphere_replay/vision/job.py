@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.hosts import Batch, DivergenceError, Step
+from sphere_replay.usage import UsageError
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.datasets import ImageData
@@ -52,6 +53,8 @@ class VisionJob:
     """One configuration on one dataset. Labels, order and network are fixed by its seed."""
 
     def __init__(self, config: VisionConfig, data: ImageData) -> None:
+        if config.device == "cuda" and not torch.cuda.is_available():
+            raise UsageError("torch finds no GPU here: leave out --device cuda")
         torch.set_num_threads(config.threads)
         self.config = config
         self._data = data
@@ -181,11 +184,8 @@ class VisionJob:
 
     def _batch(self, indices: Tensor) -> Batch:
         # index_select: indexing by a tensor is ten times slower on rows of uint8.
-        return Batch(
-            self._data.train_images.index_select(0, indices),
-            self.stream.labels.index_select(0, indices),
-            self.stream.clean_labels.index_select(0, indices),
-        )
+        parts = (self._data.train_images, self.stream.labels, self.stream.clean_labels)
+        return Batch(*(part.index_select(0, indices).to(self.config.device) for part in parts))
 
     def _mislabelled_share(self) -> float:
         memory = self._host.memory

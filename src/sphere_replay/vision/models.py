@@ -4,6 +4,7 @@ Every classifier is an embedding followed by a head, and shows both: SPHERE meas
 between embeddings, and gets them out of the same forward pass as the logits.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 
 import torch
@@ -44,7 +45,14 @@ class CosineHead(nn.Module):
 
 
 class Classifier(nn.Module):
-    """An embedding and a head; subclasses define `embed`."""
+    """An embedding and a head; subclasses define `embed`.
+
+    With `autocast` on, the embedding is computed in bfloat16 in training mode. Features leave it in
+    float32, and the head works in float32: losses and stored logits never see half precision.
+    Evaluation mode is float32 throughout, because scored increments are differences of losses.
+    """
+
+    autocast = False
 
     def __init__(self, num_features: int, num_classes: int, head: Head | str) -> None:
         super().__init__()
@@ -59,8 +67,16 @@ class Classifier(nn.Module):
 
     def forward_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Features `[n, d]` and logits `[n, C]` of one pass."""
-        features = self.embed(images)
+        with self._precision(images):
+            features = self.embed(images)
+        features = features.to(images.dtype)
         return features, self.head(features)
+
+    def _precision(self, images: Tensor) -> AbstractContextManager[object]:
+        # An autocast that is off would switch off one that the caller has switched on.
+        if not (self.autocast and self.training):
+            return nullcontext()
+        return torch.autocast(images.device.type, torch.bfloat16)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits `[n, C]`."""
