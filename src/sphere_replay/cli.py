@@ -24,6 +24,7 @@ COMMANDS: tuple[str, ...] = (
     "search",
     "bench",
     "sandbox",
+    "problems",
     "demo",
 )
 """Names of modules in `sphere_replay.commands`; a new command is one module and one word here."""

@@ -1,0 +1,115 @@
+"""Whether a problem can be used: what it imports, which nodes it has, whether its reference passes.
+
+The paper's rules: standard library only, 4-12 collectible nodes, a reference that passes all nodes
+in two executions, without the nodes that are unstable.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sphere_replay.coding.sandbox import Job, Sandbox, SandboxError, Verdict
+
+from .problem import Problem
+from .pytest_files import UNPARSABLE, imported_modules
+
+NOT_PYTHON = "not Python"
+FOREIGN_IMPORT = "not standard library"
+NO_NODE = "no collectible node"
+NODE_COUNT = "number of nodes"
+FAILING = "reference fails"
+UNSTABLE = "too few stable nodes"
+
+_AT_HAND = frozenset(sys.stdlib_module_names) | {"pytest", "solution"}
+"""What tests may import; a reference may not import the two that are not of the library."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A problem with the nodes that count, or the reason why it cannot be used."""
+
+    problem: Problem
+    reason: str = ""
+    detail: str = ""
+    unstable: tuple[str, ...] = ()
+    """Nodes with two outcomes in two runs; they do not count."""
+
+
+def check_imports(problem: Problem) -> Examined:
+    """Whether reference and tests are Python and import nothing but the standard library."""
+    try:
+        foreign = imported_modules(problem.reference) - sys.stdlib_module_names
+        foreign |= imported_modules(problem.tests) - _AT_HAND
+    except UNPARSABLE as error:
+        return Examined(problem, NOT_PYTHON, _last_line(str(error)))
+    if foreign:
+        return Examined(problem, FOREIGN_IMPORT, f"imports {', '.join(sorted(foreign))}")
+    return Examined(problem)
+
+
+def check_references(
+    problems: Sequence[Problem], sandbox: Sandbox, fewest: int = 4, most: int = 12
+) -> list[Examined]:
+    """Run every reference twice against its tests, and keep the nodes that pass both times.
+
+    Args:
+        problems: What to examine; all their nodes are collected anew.
+        sandbox: Without a cache, which would answer the second run with the first.
+        fewest: The least number of nodes, also after unstable ones are gone.
+        most: The largest number of nodes.
+    """
+    jobs = [Job(problem.reference, problem.tests) for problem in problems]
+    results = [
+        check_nodes(problem, verdict, fewest, most)
+        for problem, verdict in zip(problems, _run(sandbox, jobs), strict=True)
+    ]
+    again = [place for place, result in enumerate(results) if not result[0].reason]
+    for place, second in zip(again, _run(sandbox, [jobs[i] for i in again]), strict=True):
+        examined, first = results[place]
+        results[place] = check_stability(examined.problem, first, second, fewest), second
+    return [examined for examined, _ in results]
+
+
+def check_nodes(
+    problem: Problem, verdict: Verdict, fewest: int, most: int
+) -> tuple[Examined, Verdict]:
+    """Whether one run collected as many nodes as it should, and came to its end."""
+    count = len(verdict.nodes)
+    if verdict.ending in ("empty", "uncollected"):
+        examined = Examined(problem, NO_NODE, _last_line(verdict.why))
+    elif not fewest <= count <= most:
+        examined = Examined(problem, NODE_COUNT, f"{count}, not {fewest} to {most}")
+    elif verdict.ending != "finished":
+        examined = Examined(problem, FAILING, _last_line(verdict.why))
+    else:
+        examined = Examined(replace(problem, nodes=tuple(verdict.nodes)))
+    return examined, verdict
+
+
+def check_stability(problem: Problem, first: Verdict, second: Verdict, fewest: int) -> Examined:
+    """What two runs of the reference agree on: all of it must be passes."""
+    # A name that is made anew in every run, such as an address, is missing from the other run.
+    union = dict.fromkeys((*first.nodes, *second.nodes))
+    unstable = tuple(node for node in union if first.nodes.get(node) != second.nodes.get(node))
+    stable = tuple(node for node in first.nodes if node not in unstable)
+    failing = [node for node in stable if first.nodes[node] != "passed"]
+    if failing:
+        detail = f"{failing[0]}: {_last_line(first.messages.get(failing[0], '')) or 'not passed'}"
+        return Examined(problem, FAILING, detail, unstable)
+    if len(stable) < fewest:
+        return Examined(problem, UNSTABLE, f"{len(stable)}, not {fewest}", unstable)
+    return Examined(replace(problem, nodes=stable), unstable=unstable)
+
+
+def _run(sandbox: Sandbox, jobs: Sequence[Job]) -> list[Verdict]:
+    verdicts = sandbox.run_many(jobs)
+    for verdict in verdicts:
+        if verdict.ending == "broken":
+            raise SandboxError(f"a reference could not be judged: {verdict.why}")
+        if verdict.cached:
+            raise ValueError("two executions are needed: give a sandbox without a cache")
+    return verdicts
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1].strip()
