@@ -11,11 +11,11 @@ class TiledGeometry(TileGeometry):
     """Never more than `budget` bytes; what is left of it after the working set keeps tiles.
 
     The working set is the source's own copy of the points, a panel of rows for the neighbour search
-    (an eighth of the budget) and two dozen tiles.
+    (a sixteenth of the budget) and two dozen tiles.
     """
 
     def __init__(self, source: CostSource, budget: int = DEFAULT_BUDGET) -> None:
-        super().__init__(source, keep_bytes=0, panel_bytes=budget // 8)
+        super().__init__(source, keep_bytes=0, panel_bytes=budget // 16)
         side = min(self._tile, self.size)
         working = source.held_bytes + 2 * self._panel_bytes + 24 * side**2 * source.dtype.itemsize
         self._keep_bytes = max(0, budget - working)
