@@ -133,8 +133,7 @@ def measure(arguments: argparse.Namespace, progress: Progress) -> Report:
     command = ["sphere", "bench", "train"]
     command += ["--quick"] if arguments.quick else []
     if arguments.data is not None:
-        folder: Path = arguments.data
-        command += ["--data", folder.name if folder.is_absolute() else str(folder)]
+        command += ["--data", arguments.data.name]  # where it lies concerns this machine alone
     command += ["--threads", str(plan.threads)] if plan.threads else []
     with all_threads():
         machine = describe_machine()
