@@ -147,7 +147,6 @@ INSTRUCT_TABLES = (
         settings={
             "order": "agnews,sst2,dbpedia",
             "pool": 32,
-            "max_source": 64,
             "tests_per_task": 20,
         },
         orders=None,
