@@ -26,6 +26,13 @@ def host_with(
     return host
 
 
+def end_task(host: GDumb, *, last: bool) -> None:
+    """What a run does at a task's end."""
+    for step in range(host.fit_steps(last=last)):
+        host.fit(step)
+    host.end_task(last=last)
+
+
 def fit_by_hand(host: GDumb, clip: float, mixing: bool) -> dict[str, Tensor]:
     """Four epochs of SGD with momentum, weight decay and clipping, written out."""
     network = copy.deepcopy(host.network)
@@ -64,7 +71,7 @@ def test_a_fit_by_hand(clip: float, mixing: bool) -> None:
     host = host_with({"clip": clip, "cutmix": float(mixing)})
     expected = fit_by_hand(host, clip, mixing)
     before = bits(host.network)
-    host.end_task(last=True)
+    end_task(host, last=True)
     fitted = bits(host.network)
     assert not same_bits(before, fitted)
     torch.testing.assert_close(fitted, expected, rtol=1e-3, atol=1e-5)
@@ -85,21 +92,21 @@ def test_the_stream_teaches_nothing() -> None:
 def test_two_fits_of_the_same_memory_agree() -> None:
     host = host_with()
     state = host.parts.augmentation.get_state()
-    host.end_task(last=False)
+    end_task(host, last=False)
     first = bits(host.network)
     host.parts.augmentation.set_state(state)
-    host.end_task(last=True)
+    end_task(host, last=True)
     assert same_bits(first, bits(host.network))
 
 
 def test_a_fit_knows_nothing_of_the_fits_before_it() -> None:
     """Also not through batch-norm statistics, momentum or the order of the classes."""
     refitted, fresh = host_with(batches=2), host_with(batches=2)
-    refitted.end_task(last=False)
+    end_task(refitted, last=False)
     for host in (refitted, fresh):
         host.observe(stream_batch(9, classes=(3, 4)))
         host.parts.augmentation.manual_seed(77)
-        host.end_task(last=True)
+        end_task(host, last=True)
     assert same_bits(bits(refitted.network), bits(fresh.network))
 
 
@@ -107,43 +114,59 @@ def test_later_fits_differ_when_the_memory_does() -> None:
     host, other = host_with(batches=2), host_with(batches=2)
     other.observe(stream_batch(9, classes=(3, 4)))
     for each in (host, other):
-        each.end_task(last=True)
+        end_task(each, last=True)
     assert not same_bits(bits(host.network), bits(other.network))
 
 
 def test_fit_last_only_waits_for_the_last_task() -> None:
     host = host_with({"fit_last_only": 1})
     before = bits(host.network)
-    host.end_task(last=False)
+    end_task(host, last=False)
     assert same_bits(before, bits(host.network))
-    host.end_task(last=True)
+    end_task(host, last=True)
     assert not same_bits(before, bits(host.network))
 
 
 def test_otherwise_it_fits_after_every_task() -> None:
     host = host_with()
     before = bits(host.network)
-    host.end_task(last=False)
+    end_task(host, last=False)
     assert not same_bits(before, bits(host.network))
+
+
+def test_a_fit_goes_on_where_it_was_left() -> None:
+    host, other = host_with(), host_with(batches=0)
+    for step in range(2):
+        host.fit(step)
+    other.load_state_dict(copy.deepcopy(host.state_dict()))
+    for each in (host, other):
+        for step in range(2, 4):
+            each.fit(step)
+    assert same_bits(bits(host.network), bits(other.network))
+
+
+def test_a_fit_begins_at_its_beginning() -> None:
+    with pytest.raises(ValueError, match="begins with step 0"):
+        host_with().fit(1)
 
 
 def test_a_fit_counts_its_passes() -> None:
     host = host_with({"epochs": 3})
-    host.end_task(last=True)
+    end_task(host, last=True)
     assert host.costs.forward == host.costs.backward == 3 * 18
     assert host.costs.scored == 0
 
 
 def test_a_fit_learns_its_memory() -> None:
     host = host_with({"epochs": 64, "cutmix": 0.0}, shaken=0.0)
-    host.end_task(last=True)
+    end_task(host, last=True)
     right = host.predict(host.memory["x"]).argmax(dim=1) == host.memory["y"]
     assert float(right.double().mean()) > 0.9
 
 
 def test_the_first_weights_are_part_of_the_state() -> None:
     host = host_with()
-    host.end_task(last=False)
+    end_task(host, last=False)
     state = copy.deepcopy(host.state_dict())
     memory = Memory(18, GreedyBalanced(), generator=generator(1))
     other_parts = parts(memory=memory, options=SHORT)
@@ -153,5 +176,5 @@ def test_the_first_weights_are_part_of_the_state() -> None:
     other = GDumb(other_parts)
     other.load_state_dict(state)
     for each in (host, other):
-        each.end_task(last=True)
+        end_task(each, last=True)
     assert same_bits(bits(host.network), bits(other.network))

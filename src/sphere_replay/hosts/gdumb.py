@@ -41,6 +41,7 @@ class GDumb(Host):
         self._first_weights = {
             name: value.clone() for name, value in self.network.state_dict().items()
         }
+        self._fitting: torch.optim.SGD | None = None
 
     @classmethod
     def check_options(cls, options: Mapping[str, float]) -> None:
@@ -55,27 +56,40 @@ class GDumb(Host):
         self.remember(batch)
         return Step(0.0)
 
-    def end_task(self, *, last: bool) -> None:
-        """Fit the memory from scratch."""
-        if last or not self.options["fit_last_only"]:
-            self._fit()
+    def fit_steps(self, *, last: bool) -> int:
+        """One step for each epoch, after every task or only after the last one."""
+        return int(self.options["epochs"]) if last or not self.options["fit_last_only"] else 0
 
-    def _fit(self) -> None:
-        self.network.load_state_dict(self._first_weights)
+    def fit(self, step: int) -> Step:
+        """An epoch on the memory; the first one begins from scratch."""
+        if step == 0:
+            self.network.load_state_dict(self._first_weights)
+            self._fitting = self._fit_optimizer()
+        if self._fitting is None:
+            raise ValueError(f"a fit begins with step 0, not with {step}")
+        rate = warm_restart_lr(step, self.options["high_lr"], self.options["low_lr"])
+        self._fitting.param_groups[0]["lr"] = rate
         self.network.train()
-        optimizer = torch.optim.SGD(
+        order = torch.randperm(len(self.memory), generator=self.parts.augmentation)
+        batches, total = torch.split(order, int(self.options["fit_batch"])), 0.0
+        for rows in batches:
+            chosen = self.memory.take(rows)
+            self._fitting.zero_grad()
+            loss = self._loss(chosen["x"], chosen["y"])
+            self.backward(loss, len(rows))
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.options["clip"])
+            self._fitting.step()
+            total += loss.item()
+        return Step(total / len(batches))
+
+    def end_task(self, *, last: bool) -> None:
+        """The fit is over."""
+        self._fitting = None
+
+    def _fit_optimizer(self) -> torch.optim.SGD:
+        return torch.optim.SGD(
             self.network.parameters(), lr=self.options["high_lr"], momentum=0.9, weight_decay=1e-6
         )
-        for epoch in range(int(self.options["epochs"])):
-            lr = warm_restart_lr(epoch, self.options["high_lr"], self.options["low_lr"])
-            optimizer.param_groups[0]["lr"] = lr
-            order = torch.randperm(len(self.memory), generator=self.parts.augmentation)
-            for rows in torch.split(order, int(self.options["fit_batch"])):
-                chosen = self.memory.take(rows)
-                optimizer.zero_grad()
-                self.backward(self._loss(chosen["x"], chosen["y"]), len(rows))
-                torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.options["clip"])
-                optimizer.step()
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
         views = self.parts.views.augment(images, self.parts.augmentation)
@@ -90,10 +104,16 @@ class GDumb(Host):
         return mixed.share * own + (1 - mixed.share) * other
 
     def state_dict(self) -> State:
-        """The host's state and the weights that every fit starts from."""
-        return super().state_dict() | {"first_weights": self._first_weights}
+        """The host's state, the weights that fits start from, the optimizer of one under way."""
+        fitting = None if self._fitting is None else self._fitting.state_dict()
+        own = {"first_weights": self._first_weights, "fitting": fitting}
+        return super().state_dict() | own
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
         super().load_state_dict(state)
         self._first_weights = state["first_weights"]
+        self._fitting = None
+        if state["fitting"] is not None:
+            self._fitting = self._fit_optimizer()
+            self._fitting.load_state_dict(state["fitting"])

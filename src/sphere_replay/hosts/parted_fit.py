@@ -28,7 +28,7 @@ from sphere_replay.hosts.mixture import NoSplitError
 from sphere_replay.hosts.partition import Partition, partition
 from sphere_replay.hosts.trust_losses import consistency, mixed_cross_entropy, relabel
 from sphere_replay.hosts.warm_restarts import warm_restart_lr
-from sphere_replay.scoring.restoring import buffers_restored
+from sphere_replay.scoring.restoring import modules_restored
 
 _log = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ class PartedFit(Host):
         # There is no stream now: the update that may interfere is that of a clean batch.
         chosen = self.memory.take(self._shuffled(clean)[: int(self.options["fit_batch"])])
         fit.optimizer.zero_grad()
-        with buffers_restored(self.network):
+        with modules_restored(self.network):
             logits = self._forward(self.parts.views.prepare(chosen["x"]))
             self.backward(F.cross_entropy(logits, chosen["y"]), len(logits))
         weighting = self.replay.selection.weigh(

@@ -42,16 +42,24 @@ def replaced(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> It
     `values_restored`.
     """
     originals = [parameter.data for parameter in parameters]
-    with _unsafe_preserve_version_counter(tuple(parameters)):
-        torch.autograd.graph.increment_version(parameters)
-        try:
-            for parameter, value in zip(parameters, values, strict=True):
-                parameter.data = value
-            yield
-        finally:
-            for parameter, original in zip(parameters, originals, strict=True):
-                parameter.data = original
-            forget_casts()
+    versions = [parameter._version for parameter in parameters]
+    torch.autograd.graph.increment_version(parameters)
+    try:
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.data = value
+        forget_casts()
+        yield
+    finally:
+        for parameter, original in zip(parameters, originals, strict=True):
+            parameter.data = original
+        torch._C._autograd._unsafe_set_version_counter(tuple(parameters), tuple(versions))
+        forget_casts()
+
+
+def parameters_of(model: nn.Module) -> list[nn.Parameter]:
+    """`model.parameters()`, which puts together names as well, without them: each once."""
+    held = (parameter for module in model.modules() for parameter in module._parameters.values())
+    return list(dict.fromkeys(parameter for parameter in held if parameter is not None))
 
 
 def own_storage(moving: Sequence[nn.Parameter], others: Sequence[Tensor]) -> bool:
@@ -60,10 +68,9 @@ def own_storage(moving: Sequence[nn.Parameter], others: Sequence[Tensor]) -> boo
     True for plain tensors on the processor, each alone in its memory; accelerators may have
     captured addresses.
     """
-    places = [tensor.untyped_storage().data_ptr() for tensor in others]
-    return len(set(places)) == len(places) and all(
+    return len({tensor.untyped_storage().data_ptr() for tensor in others}) == len(others) and all(
         type(parameter) is nn.Parameter
-        and parameter.device.type == "cpu"
+        and parameter.is_cpu
         and parameter.layout == torch.strided
         and parameter.untyped_storage().nbytes() == parameter.nbytes
         for parameter in moving
@@ -84,41 +91,30 @@ def gradients_aside(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
         yield
     finally:
         for parameter, gradient, trainable in saved:
-            parameter.requires_grad_(trainable)
+            if parameter.requires_grad != trainable:
+                parameter.requires_grad_(trainable)
             parameter.grad = gradient
 
 
 @contextmanager
 def modules_restored(model: nn.Module, *, training: bool | None = None) -> Iterator[None]:
-    """The mode of every submodule and all buffers return; inside, the mode is the one given."""
-    modes = [(module, module.training) for module in model.modules()]
-    with _buffers_restored([module for module, _ in modes]):
+    """Modes of all submodules and buffers, such as batch-norm statistics and counters, return.
+
+    Inside, the mode is the one given, or as it was.
+    """
+    # A module may write into a buffer or put another tensor in its place: undo both.
+    kept = [(m, m.training, m._buffers, dict(m._buffers)) for m in model.modules()]
+    buffers = {id(b): b for _, _, _, saved in kept for b in saved.values() if _held(b)}
+    with values_restored(list(buffers.values())) if buffers else nullcontext():
         try:
-            if training is not None and any(mode != training for _, mode in modes):
+            if training is not None and any(mode != training for _, mode, _, _ in kept):
                 model.train(training)
             yield
         finally:
-            # Not module.train(): that recurses, and may be overridden to keep layers frozen.
-            for module, mode in modes:
+            for module, mode, slot, saved in kept:
+                # Not module.train(): that recurses, and may be overridden to keep layers frozen.
                 if module.training != mode:
                     module.training = mode
-
-
-def buffers_restored(model: nn.Module) -> AbstractContextManager[None]:
-    """Buffers, such as batch-norm statistics and their counters, return."""
-    return _buffers_restored(list(model.modules()))
-
-
-@contextmanager
-def _buffers_restored(modules: Sequence[nn.Module]) -> Iterator[None]:
-    # A module may write into a buffer or put another tensor in its place: undo both.
-    slots = [(module._buffers, dict(module._buffers)) for module in modules]
-    buffers = {id(buffer): buffer for _, slot in slots for buffer in slot.values() if _held(buffer)}
-    with values_restored(list(buffers.values())) if buffers else nullcontext():
-        try:
-            yield
-        finally:
-            for slot, saved in slots:
                 if slot or saved:
                     slot.clear()
                     slot.update(saved)

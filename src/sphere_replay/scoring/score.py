@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from sphere_replay.scoring.folding import FOLDED_CHUNK, FoldedForward, can_fold
 from sphere_replay.scoring.restoring import (
-    buffers_restored,
     forget_casts,
     modules_restored,
     random_state_restored,
@@ -52,10 +51,9 @@ class NonFiniteError(ValueError):
 def cross_entropy_per_example(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross entropy `[n]`, in float32 at least: half precision would drown small increments."""
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if precise.device.type == "cpu" and precise.shape[1] < 16 and targets.ndim == 1:
+    if precise.is_cpu and precise.shape[1] < 16 and targets.ndim == 1:
         # Rows shorter than a vector register: run along the examples, not along the classes.
-        columns = precise.T.contiguous()[None]
-        return functional.cross_entropy(columns, targets[None], reduction="none")[0]
+        return functional.nll_loss(precise.T.log_softmax(0).T, targets, reduction="none")
     return functional.cross_entropy(precise, targets, reduction="none")
 
 
@@ -110,17 +108,18 @@ def score(
     elif chunk is None:
         chunk = DEFAULT_CHUNK if refresh is None else FOLDED_CHUNK
 
-    def evaluate(part: slice) -> tuple[Tensor, Tensor]:
-        batch = inputs[part]
-        features, logits = forward(prepare(batch) if prepare else batch)
-        losses = loss(logits, targets[part].to(logits.device))
-        _check_outputs(features, losses, len(batch))
+    if prepare is not None and chunk >= len(inputs):
+        inputs, prepare = prepare(inputs), None  # one chunk is held for both passes
+
+    def evaluate(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        stored, wanted = batch
+        features, logits = forward(prepare(stored) if prepare else stored)
+        losses = loss(logits, wanted.to(logits.device))
+        _check_outputs(features, losses, len(stored))
         return features, losses
 
-    parts = [slice(start, start + chunk) for start in range(0, len(inputs), chunk)]
-    if prepare is not None and len(parts) == 1:
-        inputs, prepare = prepare(inputs), None  # one chunk is held for both passes
-    return _score(model, step, parts, evaluate, mode, refresh)
+    batches = list(zip(torch.split(inputs, chunk), torch.split(targets, chunk), strict=True))
+    return _score(model, step, batches, evaluate, mode, refresh)
 
 
 def score_batches(
@@ -154,45 +153,38 @@ def _score(
     """Two passes over the batches; `refresh` is told whenever the parameters have moved."""
     with modules_restored(model, training=mode == "train"):
         # In train mode the first forward leaves statistics behind that the second must not see.
-        fresh = buffers_restored(model) if mode == "train" else nullcontext()
+        fresh = modules_restored(model) if mode == "train" else nullcontext()
         with random_state_restored(step.device) as rewind:
             with fresh:
                 features, losses = _pass(batches, evaluate, refresh)
             rewind()
             with step.taken():
-                _, after = _pass(batches, evaluate, refresh, keep_features=False)
-    if not _all_finite(losses, after, features):
+                _, after = _pass(batches, evaluate, refresh)
+    increments = after - losses
+    if not _all_finite(increments, features):
         _check_losses(losses, "before", "the model and the stored input")
         _check_losses(after, "after", "the stream gradient, or take a smaller lr")
         check_features(features)
-    return Scores(after - losses, losses, features)
+    return Scores(increments, losses, features)
 
 
 def _pass(
     batches: Sequence[Batch],
     evaluate: Callable[[Batch], tuple[Tensor, Tensor]],
     refresh: Callable[[], None] | None,
-    *,
-    keep_features: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Features `[m, d]` (if kept, else `[0]`) and losses `[m]` of one forward over the batches."""
+    """Features `[m, d]` and losses `[m]` of one forward over the batches."""
     if refresh is not None:
         refresh()
-    features: list[Tensor] = []
-    losses: list[Tensor] = []
     with torch.no_grad():
-        for batch in batches:
-            feature, loss = evaluate(batch)
-            losses.append(loss)
-            if keep_features:
-                features.append(feature)
+        features, losses = zip(*map(evaluate, batches), strict=True)
         # Casts of autocast made without gradients must not serve a later training forward.
         forget_casts()
-        return _joined(features) if features else losses[0].new_empty(0), _joined(losses)
+        return _joined(features), _joined(losses)
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _own_forward(model: nn.Module, mode: str, device: torch.device) -> Forward:
@@ -242,6 +234,6 @@ def _check_losses(losses: Tensor, when: str, suspect: str) -> None:
     )
 
 
-def _all_finite(*tensors: Tensor) -> bool:
+def _all_finite(increments: Tensor, features: Tensor) -> bool:
     """A finite sum proves it in one pass; a sum that is not finite may only have overflowed."""
-    return math.isfinite(sum(tensor.sum() for tensor in tensors))
+    return math.isfinite(increments.sum() + features.sum())

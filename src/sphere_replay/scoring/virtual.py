@@ -13,6 +13,7 @@ from sphere_replay.scoring.restoring import (
     modules_restored,
     optimizer_restored,
     own_storage,
+    parameters_of,
     replaced,
     values_restored,
     writing,
@@ -57,7 +58,7 @@ class Step:
     ) -> None:
         if not (lr >= 0 and math.isfinite(lr)):
             raise ValueError(f"lr must be finite and not negative, got {lr}")
-        parameters = list(model.parameters())
+        parameters = parameters_of(model)
         moving = _ready(parameters)
         if not moving:
             raise RuntimeError(
@@ -98,7 +99,6 @@ class Step:
                 with writing():
                     moved = torch._foreach_add(tuple(self._moving), gradients, alpha=-self._lr)
                 with replaced(self._moving, moved):
-                    forget_casts()
                     yield
             else:
                 with values_restored(self._moving):
