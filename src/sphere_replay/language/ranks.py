@@ -3,13 +3,14 @@
 All collectives exchange plain tensors; those that exchange objects would pickle them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from sphere_replay.language.rows import Row
+from sphere_replay.scoring.restoring import gradients_aside
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,22 @@ class Ranks:
         total = values.to(_device(), copy=True).contiguous()
         distributed.all_reduce(total)
         return total.to(values.device)
+
+    def add_gradients(self, model: nn.Module, backward: Callable[[], float]) -> float:
+        """Add to `.grad` what `backward` adds on each process; returns the sum of its values."""
+        if self.world == 1:
+            return backward()
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        with gradients_aside(parameters):
+            value = backward()
+            parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        total = self.summed(torch.cat([part.flatten() for part in parts]))
+        sizes = [part.numel() for part in parts]
+        for parameter, added in zip(parameters, torch.split(total, sizes), strict=True):
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad += added.view_as(parameter)
+        return float(self.summed(torch.tensor([value], dtype=torch.float64)))
 
     def gathered(self, values: Tensor) -> list[Tensor]:
         """The 1-D tensor of every process, in the order of ranks; lengths may differ."""

@@ -25,7 +25,6 @@ from sphere_replay.language.rows import Row, pad_rows, target_count
 from sphere_replay.memory.state import without_prefix
 from sphere_replay.replay import Draw, Replay, selection_named
 from sphere_replay.scoring import Scores, score_batches
-from sphere_replay.scoring.restoring import gradients_aside
 
 DEFAULT_BUDGET = 4096
 """Padded tokens in a scored batch."""
@@ -134,20 +133,9 @@ class LanguageReplay:
 
         Nothing divides it: neither the number of processes nor that of accumulated batches.
         """
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        if self._ranks.world == 1:
-            value = self._backward(model, draw, strength * grad_scale)
-        else:
-            with gradients_aside(parameters):
-                value = self._backward(model, draw, strength * grad_scale)
-                parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-            total = self._ranks.summed(torch.cat([part.flatten() for part in parts]))
-            sizes = [part.numel() for part in parts]
-            for parameter, added in zip(parameters, torch.split(total, sizes), strict=True):
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                parameter.grad += added.view_as(parameter)
-            value = float(self._ranks.summed(torch.tensor([value], dtype=torch.float64)))
+        value = self._ranks.add_gradients(
+            model, lambda: self._backward(model, draw, strength * grad_scale)
+        )
         self._losses.append(value)
         return value
 

@@ -4,21 +4,35 @@ import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors.torch import load, save
 
 from sphere_replay.files import write_atomically
 from sphere_replay.integrations.transformers.session import ReplaySession
+from sphere_replay.language import LanguageState
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 TENSORS, VALUES = "replay.safetensors", "replay.json"
 
 
 def save_session(session: ReplaySession, folder: Path) -> None:
-    """Write memory, candidates, random streams and counters; the JSON, which vouches, last."""
-    state = session.language.state_dict()
+    """Write memory, candidates, random streams and counters."""
+    save_state(folder, session.language.state_dict(), session.arguments)
+
+
+def load_session(session: ReplaySession, folder: Path) -> None:
+    """Continue where `save_session` was called, under the same arguments."""
+    session.language.load_state_dict(load_state(folder, session.arguments))
+
+
+def save_state(folder: Path, state: LanguageState, arguments: "DataclassInstance") -> None:
+    """Write the state and the arguments it belongs to; the JSON, which vouches, last."""
     content = save(state["tensors"])
     document = {
-        "arguments": asdict(session.arguments),
+        "arguments": asdict(arguments),
         "sha256": hashlib.sha256(content).hexdigest(),
         "values": state["values"],
     }
@@ -26,15 +40,15 @@ def save_session(session: ReplaySession, folder: Path) -> None:
     write_atomically(folder / VALUES, json.dumps(document, indent=1).encode())
 
 
-def load_session(session: ReplaySession, folder: Path) -> None:
-    """Continue where `save_session` was called, under the same arguments."""
+def load_state(folder: Path, arguments: "DataclassInstance") -> LanguageState:
+    """What `save_state` wrote, if it was for the same arguments."""
     if not (folder / VALUES).is_file():
         raise ValueError(
             f"{folder} holds no replay state ({VALUES}): it was saved without replay, or the save "
             "was cut short; resume from an earlier checkpoint"
         )
     document = json.loads((folder / VALUES).read_text("utf-8"))
-    saved, wanted = document["arguments"], asdict(session.arguments)
+    saved, wanted = document["arguments"], asdict(arguments)
     different = [
         f"{name}: saved {saved.get(name)!r}, now {wanted.get(name)!r}"
         for name in sorted(saved.keys() | wanted.keys())
@@ -51,4 +65,4 @@ def load_session(session: ReplaySession, folder: Path) -> None:
             f"{folder / TENSORS} is damaged: it does not match the checksum in {VALUES}; resume "
             "from an earlier checkpoint"
         )
-    session.language.load_state_dict({"tensors": load(content), "values": document["values"]})
+    return {"tensors": load(content), "values": document["values"]}

@@ -1,0 +1,78 @@
+"""Frozen embeddings of the training prompts: where problems lie relative to one another."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sphere_replay.integrations.trl.problems import PROMPT, Problems
+from sphere_replay.language import Ranks, token_batches
+from sphere_replay.scoring.restoring import modules_restored, random_state_restored
+from sphere_replay.usage import DataError
+
+_BUDGET = 8192
+"""Padded tokens in a batch."""
+
+
+def prompt_embeddings(trainer: Any, problems: Problems, ranks: Ranks) -> Tensor:
+    """States after the last layer of the base model, averaged over prompt tokens; `[problems, d]`.
+
+    Prompts are tokenized as for sampling. Adapters are switched off; the model, its mode and the
+    random state are left as they were. Each process embeds its share.
+    """
+    prompts = list(trainer.train_dataset.select(problems.rows)[PROMPT])
+    tokens: list[list[int]] = trainer._tokenize_prompts(prompts)[0]
+    lengths = torch.tensor([len(ids) for ids in tokens])
+    if not bool(lengths.all()):
+        empty = problems.names[int((lengths == 0).nonzero()[0])]
+        raise DataError(f"the prompt of problem {empty!r} has no tokens: leave it out, or fill it")
+    model = trainer.model
+    backbone = _backbone(model)
+    device = next(model.parameters()).device
+    mine = ranks.share(torch.arange(len(tokens)))
+    # A process for which nothing is left embeds something: it must learn the width.
+    asked = mine if len(mine) else torch.tensor([0])
+    parts = token_batches(lengths[asked], _BUDGET)
+    with (
+        torch.no_grad(),
+        modules_restored(model, training=False),
+        random_state_restored(device),
+        _without_adapters(model),
+    ):
+        pooled = torch.cat(
+            [
+                _mean_states(backbone, [tokens[int(i)] for i in asked[part]], device)
+                for part in parts
+            ]
+        )
+    everywhere = pooled.new_zeros(len(tokens), pooled.shape[1])
+    everywhere[asked[torch.cat(parts)][: len(mine)]] = pooled[: len(mine)]
+    return ranks.summed(everywhere)
+
+
+def _mean_states(backbone: Any, rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    width = max(map(len, rows))
+    ids = torch.zeros(len(rows), width, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = torch.tensor(row)
+        mask[index, : len(row)] = 1
+    mask = mask.to(device)
+    output = backbone(input_ids=ids.to(device), attention_mask=mask, use_cache=False)
+    states: Tensor = output.last_hidden_state.float() * mask[..., None]
+    return (states.sum(1) / mask.sum(1, keepdim=True)).cpu()
+
+
+def _backbone(model: Any) -> Any:
+    """The layers below the output head: logits of whole prompts would be the largest tensor."""
+    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return whole.base_model
+
+
+def _without_adapters(model: Any) -> AbstractContextManager[Any]:
+    off: AbstractContextManager[Any] = (
+        model.disable_adapter() if hasattr(model, "get_base_model") else nullcontext()
+    )
+    return off

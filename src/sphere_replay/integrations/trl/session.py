@@ -1,0 +1,294 @@
+"""Replay over the updates of GRPO: what happens between the stream's gradient and the step."""
+
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sphere_replay.allocation import Sphere
+from sphere_replay.allocation.sampling import Scheme, draw
+from sphere_replay.geometry import center_embeddings, neighbor_distance_scale
+from sphere_replay.integrations.trl.arguments import NO_REPLAY, GroupReplayArguments
+from sphere_replay.integrations.trl.candidates import Candidates, sample_candidates
+from sphere_replay.integrations.trl.embeddings import prompt_embeddings
+from sphere_replay.integrations.trl.gradients import replay_gradient, score_groups
+from sphere_replay.integrations.trl.groups import books_aside, differs
+from sphere_replay.integrations.trl.memory import ProblemMemory
+from sphere_replay.integrations.trl.problems import Problems
+from sphere_replay.language import LanguageState, Ranks
+from sphere_replay.memory.state import without_prefix
+from sphere_replay.numeric import percentile
+from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.replay import SphereSelection, Weighting, selection_named
+from sphere_replay.scoring import Scores
+from sphere_replay.scoring.restoring import random_state_restored
+
+_LOGGED_QUANTILES = (0.05, 0.5, 0.95)
+_log = logging.getLogger(__name__)
+
+
+class GroupReplay:
+    """The memory of problems, and the replay of their groups; `trainer.replay`.
+
+    Args:
+        trainer: The trainer whose updates it completes.
+        arguments: The settings.
+        problems: The problems of the training set.
+        embeddings: Raw prompt embeddings `[problems, d]`, in order of first appearance; those of
+            the base model unless given. Either are normalized, centered and normalized again.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        arguments: GroupReplayArguments,
+        problems: Problems,
+        embeddings: Tensor | None = None,
+    ) -> None:
+        self.arguments = arguments
+        self.problems = problems
+        self.memory = ProblemMemory(len(problems), arguments.capacity, arguments.seed)
+        self.embeddings: Tensor | None = None
+        """Unit rows `[problems, d]`, fixed before training."""
+        self.costs = {"programs": 0, "forwards": 0, "backwards": 0}
+        """Programs sampled for candidates, groups evaluated to score them, groups
+        differentiated; over all processes."""
+        self.seconds = dict.fromkeys(("generate", "score", "allocate", "replay"), 0.0)
+        """Spent so far by this process: on candidates and their rewards, on their increments, on
+        weights and draws, and on the replay gradient."""
+        self.sampling = False
+        """True while candidates, not problems of the stream, are sampled and rewarded."""
+        self._trainer = trainer
+        self._ranks = Ranks.current()
+        self._window: list[int] = []
+        self._noted: dict[str, list[float]] = defaultdict(list)
+        self._warned = False
+        self._generators = {
+            purpose: stream(arguments.seed, purpose)
+            for purpose in ("candidates", "programs", "replay")
+        }
+        self._recipe: Sphere | None = None
+        if embeddings is not None:
+            self._fix(_checked(embeddings, len(problems)))
+
+    def begin(self) -> None:
+        """A training starts: embed the prompts, and forget a window that was cut short."""
+        self._window = []
+        if self.arguments.select == NO_REPLAY or self.embeddings is not None:
+            return
+        selection = selection_named(self.arguments.select, Sphere.coding())
+        if isinstance(selection, SphereSelection):
+            self._fix(prompt_embeddings(self._trainer, self.problems, self._ranks))
+
+    def note(self, rows: Sequence[Mapping[str, Any]], advantages: Tensor) -> None:
+        """Programs were sampled for these rows of the stream `[n]`; all processes take part."""
+        names = [row[self.arguments.id_field] for row in rows]
+        local = torch.tensor([self.problems.numbers[name] for name in names])
+        problems = torch.cat(self._ranks.gathered(local))
+        outcomes = torch.cat(self._ranks.gathered(differs(advantages).long().cpu()))
+        mixed = torch.zeros(len(self.problems), dtype=torch.bool)
+        mixed[problems[outcomes > 0]] = True
+        # From now on, before candidates are chosen: the stream's group is the latest.
+        self.memory.record(problems, mixed[problems])
+        self._window += problems.tolist()
+
+    def step(self) -> None:
+        """The stream's gradient stands in `.grad`: add that of replay, then admit the window."""
+        if self.arguments.select != NO_REPLAY and len(self.memory):
+            with books_aside(self._trainer), self._own_random_numbers():
+                self._replay()
+        self.memory.offer(self._window)
+        self._window = []
+
+    def metrics(self) -> dict[str, float]:
+        """For the trainer's log: means over the updates since the last call.
+
+        `mass`, `ess`, increments' quantiles and whatever else the selection has to say; `mixed`
+        and `empty`, shares of the candidates; `reward`, their mean reward; `draws`, groups
+        replayed, `distinct` ones among them, and their mean `loss`; `fallback`, the share of
+        updates without a mixed candidate; `memory`, problems held.
+        """
+        values = {name: sum(each) / len(each) for name, each in self._noted.items()}
+        self._noted.clear()
+        values["memory"] = float(len(self.memory))
+        return {f"replay/{name}": value for name, value in values.items()}
+
+    def state_dict(self) -> LanguageState:
+        """Everything the next update and the next log depend on, embeddings included."""
+        tensors = {f"memory.{name}": value for name, value in self.memory.state_dict().items()}
+        for purpose, generator in self._generators.items():
+            tensors[f"generator.{purpose}"] = generator.get_state()
+        if self.embeddings is not None:
+            tensors["embeddings"] = self.embeddings.clone()
+        values = {
+            "problems": self.problems.fingerprint,
+            "costs": dict(self.costs),
+            "noted": {name: list(each) for name, each in self._noted.items()},
+        }
+        return {"tensors": tensors, "values": values}
+
+    def load_state_dict(self, state: LanguageState) -> None:
+        """Continue where `state_dict` was taken, on the same problems."""
+        tensors, values = state["tensors"], state["values"]
+        if values["problems"] != self.problems.fingerprint:
+            raise ValueError(
+                "the saved replay belongs to another training set: its problems, or their order, "
+                "are different; resume with the training set it was saved with"
+            )
+        self.memory.load_state_dict(without_prefix(tensors, "memory."))
+        for purpose, generator in self._generators.items():
+            generator.set_state(tensors[f"generator.{purpose}"])
+        if "embeddings" in tensors:
+            self.embeddings = tensors["embeddings"].clone()
+            self._recipe = None
+        self.costs = dict(values["costs"])
+        self._noted = defaultdict(list, {name: list(v) for name, v in values["noted"].items()})
+
+    @property
+    def recipe(self) -> Sphere:
+        """The recipe of the selections built on SPHERE, with the training prompts' own d0."""
+        if self._recipe is None:
+            points = self.embeddings
+            d0 = None if points is None else neighbor_distance_scale(points)
+            self._recipe = Sphere.coding(d0, alpha=self.arguments.alpha)
+        return self._recipe
+
+    def _fix(self, embeddings: Tensor) -> None:
+        self.embeddings = center_embeddings(embeddings)
+        self._recipe = None
+
+    def _replay(self) -> None:
+        with self._timed("generate"):
+            candidates = self._sample()
+        kept = candidates.mixed.nonzero()[:, 0]
+        if len(kept) == 0:
+            self._fall_back(len(candidates.problems))
+            return
+        weighting = self._weigh(candidates, kept)
+        with self._timed("allocate"):
+            counts = self._draw(weighting)
+        drawn = counts.nonzero()[:, 0]
+        with self._timed("replay"):
+            loss = replay_gradient(
+                self._trainer,
+                self._ranks,
+                candidates,
+                kept[drawn],
+                counts[drawn] / self.arguments.batch,
+                strength=self.arguments.strength,
+            )
+        self.costs["backwards"] += len(drawn)
+        self._note(
+            **weighting.details,
+            mass=weighting.mass,
+            ess=weighting.effective_sample_size,
+            draws=float(counts.sum()),
+            distinct=float(len(drawn)),
+            fallback=0.0,
+            loss=loss,
+        )
+
+    def _sample(self) -> Candidates:
+        """New programs for some remembered problems."""
+        chosen = self.memory.candidates(
+            self.arguments.candidates, self.arguments.favor, self._generators["candidates"]
+        )
+        self.sampling = True
+        try:
+            candidates = sample_candidates(self._trainer, self._ranks, self.problems, chosen)
+        finally:
+            self.sampling = False
+        self.memory.record(chosen, candidates.mixed)
+        self.costs["programs"] += len(chosen) * self._trainer.num_generations
+        self._note(
+            reward=candidates.reward,
+            mixed=float(candidates.mixed.double().mean()),
+            empty=float(candidates.empty.double().mean()),
+        )
+        return candidates
+
+    def _weigh(self, candidates: Candidates, kept: Tensor) -> Weighting:
+        """Weights `[m]` of the mixed groups at the places `kept` `[m]`."""
+        selection = selection_named(self.arguments.select, self.recipe)
+        increments = losses = torch.zeros(len(kept))
+        details = {}
+        if selection.needs_scores:
+            with self._timed("score"):
+                increments, losses = score_groups(
+                    self._trainer, self._ranks, candidates, kept, lr=self.arguments.virtual_lr
+                )
+            self.costs["forwards"] += 2 * len(kept)
+            details = {
+                f"increment_p{100 * share:g}": percentile(increments, share)
+                for share in _LOGGED_QUANTILES
+            }
+        with self._timed("allocate"):
+            features = torch.zeros(len(kept), 1)
+            if self.embeddings is not None:
+                features = self.embeddings[candidates.problems[kept]]
+            scores = Scores(increments, losses, features)
+            weighting = selection.weigh(scores, None, self._generators["replay"])
+        return replace(weighting, details={**weighting.details, **details})
+
+    def _draw(self, weighting: Weighting) -> Tensor:
+        """How often each of the weighed groups is replayed; `[m]`, the sum is `batch`."""
+        weights = weighting.weights.cpu()
+        total = weights.sum()
+        chances = weights / total if total > 0 else torch.full_like(weights, 1 / len(weights))
+        drawn = draw(chances, self.arguments.batch, Scheme.REPLACEMENT, self._generators["replay"])
+        return torch.bincount(drawn, minlength=len(weights))
+
+    def _fall_back(self, candidates: int) -> None:
+        """Uniform replay of groups whose advantages are all zero: no gradient to add."""
+        self._note(mass=1.0, ess=float(candidates), draws=0.0, distinct=0.0, fallback=1.0)
+        if not self._warned and self._ranks.rank == 0:
+            _log.warning(
+                "none of the %d candidates has programs with different rewards: replay falls back "
+                "to uniform, whose gradient is zero; the log counts such updates as "
+                "replay/fallback",
+                candidates,
+            )
+        self._warned = True
+
+    @contextmanager
+    def _own_random_numbers(self) -> Iterator[None]:
+        """Inside, sampling and dropout draw from a stream of ours; the trainer's is left alone.
+
+        Processes work on different groups, so each has numbers of its own.
+        """
+        seed = int(torch.randint(2**62, (), generator=self._generators["programs"]))
+        own = stream(seed, f"process {self._ranks.rank}")
+        device = self._trainer.accelerator.device
+        with random_state_restored(device), globally_seeded(own):
+            if device.type == "cuda":
+                torch.cuda.manual_seed(own.initial_seed())
+            yield
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[part] += time.perf_counter() - start
+
+    def _note(self, **values: float) -> None:
+        for name, value in values.items():
+            if math.isfinite(value):  # a reward is not where no program could be judged
+                self._noted[name].append(value)
+
+
+def _checked(embeddings: Tensor, problems: int) -> Tensor:
+    if embeddings.ndim != 2 or len(embeddings) != problems:
+        raise ValueError(
+            f"embeddings must have one row for each of the {problems} problems, in order of first "
+            f"appearance, got {list(embeddings.shape)}"
+        )
+    if not bool(embeddings.isfinite().all()):
+        raise ValueError("embeddings must be finite: check the model they come from")
+    return embeddings.detach().float().cpu()

@@ -1,0 +1,98 @@
+"""GRPO with TRL, with replay.
+
+An update begins as ever. When the gradient of its last micro-batch is in `.grad`, some remembered
+problems are sampled anew, scored, drawn, and the gradient of their mean group loss is added. Only
+then are the update's own problems offered to the memory. Clipping, the optimizer and all else
+follow as ever.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from sphere_replay.integrations.trl.arguments import GroupReplayArguments
+from sphere_replay.integrations.trl.callback import GroupBookkeeping
+from sphere_replay.integrations.trl.checks import check_prompts, check_settings
+from sphere_replay.integrations.trl.problems import Problems
+from sphere_replay.integrations.trl.session import GroupReplay
+
+
+class SphereGRPOTrainer(GRPOTrainer):
+    """`trl.GRPOTrainer` with replay.
+
+    All of replay happens in `training_step`. Of the other overrides,
+    `_generate_and_score_completions` notes which problems the stream has sampled and whether their
+    outcomes were mixed, `_get_per_token_logps_and_entropies` lets scoring read the
+    log-probabilities that TRL's loss computes anyway, and `train` is the only place that is told
+    which checkpoint to resume from.
+
+    Args:
+        *args: As for `GRPOTrainer`.
+        replay: The settings.
+        embeddings: Raw embeddings of the problems' prompts `[problems, d]`, in order of first
+            appearance; the base model's unless given.
+        **options: As for `GRPOTrainer`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        replay: GroupReplayArguments | None = None,
+        embeddings: Tensor | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        arguments = replay or GroupReplayArguments()
+        check_settings(self)
+        problems = Problems.of(self.train_dataset, arguments.id_field)
+        check_prompts(self, problems)
+        self.replay = GroupReplay(self, arguments, problems, embeddings)
+        """What is remembered, and how it is replayed."""
+        self._noted: list[Tensor] | None = None
+        self._bookkeeping = GroupBookkeeping(self.replay)
+        # First, so that trackers and progress bars see the metrics it adds to a log.
+        self.callback_handler.callbacks.insert(0, self._bookkeeping)
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any
+    ) -> Any:
+        """Train; see `Trainer.train`."""
+        last = resume_from_checkpoint is None or isinstance(resume_from_checkpoint, bool)
+        self._bookkeeping.resume_from = None if last else str(resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, *args, **options)
+
+    def training_step(
+        self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """A micro-batch; after the last one of an update, replay."""
+        base: Any = super()  # its methods are untyped
+        loss: Tensor = base.training_step(model, inputs, num_items_in_batch)
+        if self.accelerator.sync_gradients:
+            self.replay.step()
+        return loss
+
+    @contextmanager
+    def log_probabilities_noted(self) -> Iterator[list[Tensor]]:
+        """The list receives what the model says of each token `[n, t]` while the block runs."""
+        noted: list[Tensor] = []
+        self._noted = noted
+        try:
+            yield noted
+        finally:
+            self._noted = None
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        assert self.model is not None
+        if self.model.training and not self.replay.sampling:
+            self.replay.note(inputs, output["advantages"])
+        return output
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **options: Any) -> Any:
+        results = super()._get_per_token_logps_and_entropies(*args, **options)
+        if self._noted is not None:
+            self._noted.append(results[0].detach())
+        return results

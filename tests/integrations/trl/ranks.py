@@ -1,0 +1,84 @@
+"""GRPO with replay on two processes, started by torchrun: trains, resumes, writes what it got."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from integrations.training import Gradients, history, weights
+from integrations.trl.grpo import Witness, trainer
+
+REPLAY: dict[str, Any] = {"candidates": 5, "batch": 3}
+OPTIONS: dict[str, Any] = {
+    "processes": 2,
+    "save_strategy": "steps",
+    "save_steps": 3,
+    "max_steps": 6,
+    "ddp_backend": "gloo",
+}
+
+
+def seldom(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    """Seldom enough that some groups have no passing program, and processes differ in how many."""
+    return [float(sum(ids) % 4 == 0) for ids in completion_ids]
+
+
+def write(training: Any, folder: Path) -> None:
+    """Weights, replay and log of this process."""
+    folder.mkdir(parents=True)
+    state = training.replay.state_dict()
+    save_file(weights(training), folder / "weights.safetensors")
+    save_file(state["tensors"], folder / "replay.safetensors")
+    log = [entry for entry in history(training) if "loss" in entry]
+    (folder / "values.json").write_text(json.dumps({"replay": state["values"], "log": log}))
+
+
+def write_updates(witness: Witness, gradients: Gradients, folder: Path) -> None:
+    """What each update trained on here, and the gradient it ended with."""
+    for update, seen in enumerate(gradients.seen):
+        tensors = {f"weights.{name}": value for name, value in witness.weights[update].items()}
+        tensors |= {f"gradient.{name}": value for name, value in seen.items()}
+        for number, batch in enumerate(witness.stream[update]):
+            tensors |= _flat(f"stream.{number}", batch)
+        candidates = witness.candidates[update]
+        if candidates is not None:
+            kept = candidates.mixed.nonzero()[:, 0].tolist()
+            for place, count in zip(kept, witness.counts[update].tolist(), strict=False):
+                if count and place in candidates.own:
+                    tensors |= _flat(f"replay.{place}", candidates.own[place].inputs)
+                    tensors[f"replay.{place}.count"] = torch.tensor([count])
+        save_file({k: v.contiguous() for k, v in tensors.items()}, folder / f"{update}.safetensors")
+
+
+def _flat(prefix: str, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": value.clone() for name, value in inputs.items() if value.ndim}
+
+
+def main() -> None:
+    root = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    gradients = Gradients()
+    whole = trainer(root / "run", replay=REPLAY, reward=seldom, callbacks=[gradients], **OPTIONS)
+    rank = whole.args.process_index
+    assert whole.args.world_size == 2
+    witness = Witness(whole)
+    whole.train()
+    write(whole, root / f"whole-{rank}")
+    write_updates(witness, gradients, root / f"whole-{rank}")
+    rest = trainer(root / "again", replay=REPLAY, reward=seldom, **OPTIONS)
+    rest.train(resume_from_checkpoint=str(root / "run" / "checkpoint-3"))
+    write(rest, root / f"rest-{rank}")
+    # Gloo's worker threads may need the interpreter lock to let go of their last tensors, which the
+    # main thread holds while it waits for them: a group that is destroyed in order can hang.
+    torch.distributed.barrier()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
