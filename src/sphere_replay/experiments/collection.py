@@ -12,6 +12,8 @@ from sphere_replay.experiments.tables import Result, Seed
 from sphere_replay.files import write_atomically
 
 _DIGITS = 6
+_PARTS = ("metrics", "replay", "reward", "costs")
+"""Of a run's results; rewards are those of reinforcement learning."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,8 @@ def collect(cells: Iterable[Cell], out: Path) -> list[dict[str, Any]]:
                 "seed": cell.config.seed,
                 "pair": cell.config.pair,
                 "identity": results["identity"],
-                "metrics": _rounded(results["metrics"]),
-                "replay": _rounded(results["replay"]),
-                "costs": _rounded(results["costs"]),
             }
+            | {part: _rounded(results[part]) for part in _PARTS if part in results}
         )
     return records
 
@@ -77,7 +77,10 @@ def pair_of(run: Mapping[str, Any]) -> Seed:
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: round(value, _DIGITS) if isinstance(value, float) else value
-        for name, value in values.items()
-    }
+    return {name: _shorter(value) for name, value in values.items()}
+
+
+def _shorter(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_shorter(entry) for entry in value]
+    return round(value, _DIGITS) if isinstance(value, float) else value

@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
+from sphere_replay.hosts.appraisal import appraise
 from sphere_replay.hosts.er_ace import MASKED, AsymmetricReplay
-from sphere_replay.hosts.host import Batch, DivergenceError, HostParts, State, Step
+from sphere_replay.hosts.host import Batch, HostParts, State, Step
 from sphere_replay.hosts.mixmatch import guess_targets, mixmatch_loss
 from sphere_replay.hosts.mixture import NoSplitError, normalized, split_in_two
 from sphere_replay.hosts.warm_restarts import warm_restart_lr
@@ -26,7 +27,6 @@ from sphere_replay.memory import AsymmetricBalanced
 from sphere_replay.replay import Draw
 
 LOGGER = logging.getLogger(__name__)
-_CHUNK = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,13 +158,12 @@ class AsymmetricBalancedReplay(AsymmetricReplay):
 
     def _trust(self) -> Trust:
         """The mixture's verdict now; without one, or with too few to trust, all are trusted."""
-        parts = torch.split(self.memory["x"], _CHUNK)
-        logits = torch.cat([self._plain_logits(part) for part in parts])
-        losses = F.cross_entropy(logits, self.memory["y"], reduction="none")
-        if not bool(losses.isfinite().all()):
-            raise DivergenceError("the loss of a memory is no number any more")
+        images, labels = self.memory["x"], self.memory["y"]
+        seen = appraise(self.network, images, labels, self.parts.views.prepare)
+        self.costs.forward += len(images)
+        self.costs.scored += len(images)
         try:
-            split = split_in_two(normalized(losses))
+            split = split_in_two(normalized(seen.losses))
         except NoSplitError as error:
             self._tell(f"the memory fit trusts every label in some epochs: {error}")
             return self._trust_all()

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 from sphere_replay.memory import Memory
 from sphere_replay.replay import Draw, Replay
-from sphere_replay.scoring import NonFiniteError, Scores, cross_entropy_per_example, score
+from sphere_replay.scoring import (
+    FoldedForward,
+    NonFiniteError,
+    Scores,
+    cross_entropy_per_example,
+    score,
+)
+from sphere_replay.scoring.folding import can_fold
 from sphere_replay.usage import unknown
 
 State = dict[str, Any]
@@ -150,10 +157,11 @@ class Host(ABC):
 
     def predict(self, images: Tensor) -> Tensor:
         """Logits `[n, classes]` of stored images, in evaluation mode."""
+        folded = FoldedForward(self.network) if can_fold(self.network) else None
         self.network.eval()
         with torch.inference_mode():
-            images = images.to(self.memory.device)
-            logits: Tensor = self.network(self.parts.views.prepare(images))
+            views = self.parts.views.prepare(images.to(self.memory.device))
+            logits: Tensor = self.network(views) if folded is None else folded(views)[1]
         self.network.train()
         return logits
 
