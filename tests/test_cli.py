@@ -46,7 +46,7 @@ def test_showing_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "digitz"], "unknown preset 'digitz': did you mean digits?"),
+        (["run", "digitz"], "unknown preset 'digitz': did you mean digits"),
         (["run", "digits", "--host", "er-ac"], "did you mean er-ace"),
         (["run", "digits", "--select", "spere"], "unknown selection 'spere': did you mean sphere"),
         (["run", "digits", "--noise", "1.0"], "noise must lie in [0, 1)"),

@@ -10,6 +10,7 @@ import pytest
 
 from sphere_replay.cli import build_parser
 from sphere_replay.commands.options import config_from
+from sphere_replay.experiments.domains import domain
 from sphere_replay.experiments.metrics import METRICS
 from sphere_replay.hosts import HOSTS
 from sphere_replay.replay import SELECTIONS
@@ -79,8 +80,9 @@ def test_shown_commands_exist_with_all_their_names() -> None:
     for _, words in commands:
         arguments = build_parser().parse_args(words)  # exits if an option is not known
         if words[0] in ("run", "show", "search"):
-            settings = config_from(arguments).to_dict()
-            assert settings.get("dataset", f"instruct-{settings.get('model')}") == words[1]
+            config = config_from(arguments)
+            assert words[1] in domain(config.DOMAIN).presets
+            assert config.to_dict().get("dataset", words[1]) == words[1]
 
 
 def test_the_page_of_metrics_has_every_name_and_formula() -> None:

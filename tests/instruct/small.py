@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from sphere_replay.instruct.config import InstructConfig
-from sphere_replay.instruct.extras import require
 from sphere_replay.instruct.generated import generated_corpus
-from sphere_replay.instruct.models import BaseModel
 from sphere_replay.instruct.presets import resolve
 from sphere_replay.instruct.tasks import Corpus
 from sphere_replay.instruct.tiny import TinySpec, build_t5, corpus_tokenizer
+from sphere_replay.language.extras import require
+from sphere_replay.language.models import BaseModel
 from sphere_replay.randomness import globally_seeded, stream
 
 SPEC = TinySpec(width=16, feed_forward=32, heads=2, steps=2, batch=4)

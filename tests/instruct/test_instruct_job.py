@@ -19,8 +19,8 @@ from sphere_replay.hosts import DivergenceError
 from sphere_replay.instruct import job as job_module
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.job import InstructJob, run_instruct_job
-from sphere_replay.instruct.models import BaseModel
 from sphere_replay.instruct.presets import resolve
+from sphere_replay.language.models import BaseModel
 
 RUNS: list[tuple[str, Callable[[], BaseModel], dict[str, Any]]] = [
     ("sphere", t5, {"rank": 2}),

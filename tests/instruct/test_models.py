@@ -9,17 +9,9 @@ import pytest
 import torch
 
 from instruct.small import SPEC, corpus, llama, save, t5, tokenizer
-from sphere_replay.instruct.cache import cached_folder
 from sphere_replay.instruct.encoding import Encoder
 from sphere_replay.instruct.evaluation import answers
-from sphere_replay.instruct.models import (
-    BaseModel,
-    fingerprint,
-    load_base,
-    lora_targets,
-    trainable,
-    with_adapters,
-)
+from sphere_replay.instruct.models import load_base, lora_targets, with_adapters
 from sphere_replay.instruct.tiny import (
     TinySpec,
     build_t5,
@@ -29,6 +21,8 @@ from sphere_replay.instruct.tiny import (
     denoise,
     tiny_folder,
 )
+from sphere_replay.language.cache import cached_folder
+from sphere_replay.language.models import BaseModel, fingerprint, trainable
 from sphere_replay.randomness import stream
 from sphere_replay.usage import DataError
 

@@ -7,6 +7,7 @@ Examples:
   sphere bench train --data DIR --markdown docs/performance-train.md
   sphere bench hosts --markdown docs/performance-hosts.md
   sphere bench instruct --markdown docs/performance-instruct.md
+  sphere bench coding --markdown docs/performance-coding.md
 """
 
 import argparse
@@ -29,6 +30,7 @@ BENCHMARKS: tuple[str, ...] = (
     "instruct",
     "augmentation",
     "sandbox",
+    "coding",
 )
 """Names of modules in `sphere_replay.benchmarks`; a new one is one module and one word here."""
 

@@ -13,6 +13,7 @@ from sphere_replay.experiments.figures import (
     plot_noisy_lift,
 )
 from sphere_replay.experiments.launch import run_folder
+from sphere_replay.experiments.reward_figure import plot_reward
 from sphere_replay.experiments.statistics import mean
 from sphere_replay.experiments.tables import Row, build_rows
 
@@ -76,7 +77,7 @@ def summaries(cells: Sequence[Cell], out: Path) -> list[RunSummary]:
 
 
 def draw_comparison(cells: Sequence[Cell], out: Path, pictures: Path) -> list[Path]:
-    """The figures of the finished runs, as files; noisy lift where labels are known to be wrong."""
+    """The figures of the finished runs, as files: noisy lift or rewards where there are any."""
     runs = summaries(cells, out)
     pictures.mkdir(parents=True, exist_ok=True)
     drawn = [
@@ -85,4 +86,6 @@ def draw_comparison(cells: Sequence[Cell], out: Path, pictures: Path) -> list[Pa
     ]
     if any("noisy_lift" in run.results["replay"] for run in runs):
         drawn.append(plot_noisy_lift(runs, pictures / "noisy-lift.png"))
+    if any("reward" in run.results for run in runs):
+        drawn.append(plot_reward(runs, pictures / "reward-and-accuracy.png"))
     return drawn

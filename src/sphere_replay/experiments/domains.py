@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from sphere_replay.config import ConfigError
-from sphere_replay.experiments.runner import Job
+from sphere_replay.experiments.runner import Job, LoopingJob
 from sphere_replay.experiments.tables import Seed
 from sphere_replay.usage import unknown
 
@@ -52,7 +52,7 @@ class RunConfig(Protocol):
         ...
 
 
-MakeJob = Callable[[Any, Path | None, Path, bool], Job]
+MakeJob = Callable[[Any, Path | None, Path, bool], Job | LoopingJob]
 """Configuration, folder of data, folder of runs, whether to show progress of loading."""
 
 
@@ -94,7 +94,18 @@ def _instruct() -> Domain:
     return Domain(tuple(names()), resolve, provenance, make_job)
 
 
-_LOADERS = {"vision": _vision, "instruct": _instruct}
+def _coding() -> Domain:
+    from sphere_replay.coding.presets import names, provenance, resolve
+
+    def make_job(config: Any, data: Path | None, out: Path, progress: bool) -> LoopingJob:
+        from sphere_replay.coding.job import run_coding_job
+
+        return run_coding_job(config, data, out, progress)
+
+    return Domain(tuple(names()), resolve, provenance, make_job)
+
+
+_LOADERS = {"vision": _vision, "instruct": _instruct, "coding": _coding}
 
 
 @cache

@@ -1,10 +1,14 @@
-"""Runs any job step by step in a folder: checkpoints, resumes, logs, stops cleanly."""
+"""Runs any job step by step in a folder: checkpoints, resumes, logs, stops cleanly.
+
+Either the steps are taken from here, one by one, or the job has a loop of its own, such as that of
+somebody else's trainer, and tells after each step that it is done.
+"""
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from sphere_replay.experiments.checkpoint import load_latest, save
 from sphere_replay.experiments.folder import RunFolder, describe_environment
@@ -12,13 +16,28 @@ from sphere_replay.experiments.log import RunLog
 from sphere_replay.experiments.trees import flatten, unflatten
 from sphere_replay.usage import Interrupted
 
-__all__ = ["Interrupted", "Job", "Report", "run_job"]
+__all__ = ["AfterStep", "AnyJob", "Interrupted", "Job", "LoopingJob", "Report", "run_job"]
 
 Report = Callable[[int, int, str], None]
 """Told how many steps are done, of how many, and a few words about how it goes."""
 
 
-class Job(Protocol):
+class AfterStep(Protocol):
+    """To be called after each step, when the job's state can be saved."""
+
+    def __call__(
+        self, record: Mapping[str, object] | None, seconds: Mapping[str, float] | None = None
+    ) -> None:
+        """Log, report, save a checkpoint if it is time; may raise `Interrupted`.
+
+        Args:
+            record: What is worth a line of the log, if anything.
+            seconds: Durations to go with it; they are not deterministic and stay apart.
+        """
+        ...
+
+
+class AnyJob(Protocol):
     """A computation of `len(job)` steps whose whole state can be saved between any two."""
 
     def __len__(self) -> int: ...
@@ -31,10 +50,6 @@ class Job(Protocol):
     @property
     def status(self) -> str:
         """A few words for the progress bar."""
-        ...
-
-    def advance(self, step: int) -> dict[str, Any] | None:
-        """Take a step; a record for the log, if there is something worth a line."""
         ...
 
     def results(self) -> dict[str, Any]:
@@ -50,8 +65,30 @@ class Job(Protocol):
         ...
 
 
+class Job(AnyJob, Protocol):
+    """A job whose steps are taken one by one."""
+
+    def advance(self, step: int) -> dict[str, Any] | None:
+        """Take a step; a record for the log, if there is something worth a line."""
+        ...
+
+
+@runtime_checkable
+class LoopingJob(AnyJob, Protocol):
+    """A job with a loop of its own."""
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps between checkpoints, at most: its steps may be long."""
+        ...
+
+    def run(self, first_step: int, after_step: AfterStep) -> None:
+        """Take all steps from the given one on; an exception of `after_step` ends the loop."""
+        ...
+
+
 def run_job(
-    make_job: Callable[[], Job],
+    make_job: Callable[[], Job | LoopingJob],
     folder: RunFolder,
     config: Mapping[str, object],
     *,
@@ -85,11 +122,14 @@ def run_job(
                 log.append({"step": step, "checkpoint": problem})
             for change in changes:
                 log.append({"step": step, "environment": change})
-            while step < len(job):
-                record = job.advance(step)
+
+            def after_step(
+                record: Mapping[str, object] | None, seconds: Mapping[str, float] | None = None
+            ) -> None:
+                nonlocal step
                 step += 1
                 if record is not None:
-                    log.append(record)
+                    log.append(record, seconds)
                 if report is not None:
                     report(step, len(job), job.status)
                 if stop.requested or (step % checkpoint_every == 0 and step < len(job)):
@@ -97,6 +137,13 @@ def run_job(
                     save(folder.path, *flatten(state))
                 if stop.requested:
                     raise Interrupted(f"stopped after step {step} of {len(job)}")
+
+            if isinstance(job, LoopingJob):
+                checkpoint_every = min(checkpoint_every, job.checkpoint_every)
+                job.run(step, after_step)
+            else:
+                while step < len(job):
+                    after_step(job.advance(step))
         results = job.results()
         folder.write_results(finish(results) if finish else results)
         return folder.results

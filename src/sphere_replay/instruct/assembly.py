@@ -7,11 +7,12 @@ from sphere_replay.instruct.classification import load_classification
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.encoding import Encoder
 from sphere_replay.instruct.generated import generated_corpus
-from sphere_replay.instruct.models import BaseModel, load_base
+from sphere_replay.instruct.models import load_base
 from sphere_replay.instruct.stream import TaskStream, build_stream
 from sphere_replay.instruct.tasks import ORDERS, Corpus
 from sphere_replay.instruct.tiny import TinySpec
 from sphere_replay.language import LanguageReplay, TokenMemory, longest_input
+from sphere_replay.language.models import BaseModel
 from sphere_replay.randomness import stream
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sphere_replay.instruct.extras import require
 from sphere_replay.instruct.tasks import UNLABELLED, Corpus, Example, Task
+from sphere_replay.language.extras import require
 from sphere_replay.usage import DataError
 
 _COLUMNS = ["sentence", "label"]

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from sphere_replay.instruct.encoding import Encoder
-from sphere_replay.instruct.extras import require
 from sphere_replay.instruct.stream import StreamTask
 from sphere_replay.instruct.words import exact_match
 from sphere_replay.language import token_batches
+from sphere_replay.language.extras import require
 
 
 def accuracy(

@@ -16,10 +16,10 @@ from sphere_replay.instruct.assembly import (
 )
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.evaluation import accuracy
-from sphere_replay.instruct.extras import require
 from sphere_replay.instruct.learner import Learner, Update
-from sphere_replay.instruct.models import BaseModel, fingerprint
 from sphere_replay.instruct.tasks import Corpus
+from sphere_replay.language.extras import require
+from sphere_replay.language.models import BaseModel, fingerprint
 
 LOG_EVERY = 20
 

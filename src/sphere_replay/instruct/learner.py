@@ -16,8 +16,9 @@ from sphere_replay.hosts import DivergenceError
 from sphere_replay.hosts.host import Costs
 from sphere_replay.instruct.assembly import build_replay
 from sphere_replay.instruct.config import InstructConfig
-from sphere_replay.instruct.models import BaseModel, trainable, with_adapters
+from sphere_replay.instruct.models import with_adapters
 from sphere_replay.language import Row, check_model, features_and_losses, pad_rows
+from sphere_replay.language.models import BaseModel, trainable
 from sphere_replay.randomness import globally_seeded, stream
 from sphere_replay.scoring import NonFiniteError
 

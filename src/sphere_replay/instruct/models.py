@@ -4,37 +4,22 @@ All of them end up as a transformers model with its tokenizer, encoder-decoder o
 with rank-r LoRA adapters on the query and value projections or with all parameters trainable.
 """
 
-import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from sphere_replay.instruct.extras import require
-from sphere_replay.instruct.smollm2 import smollm2_folder
 from sphere_replay.instruct.tasks import Corpus
 from sphere_replay.instruct.tiny import TinySpec, tiny_folder
+from sphere_replay.language.extras import require
+from sphere_replay.language.models import BaseModel, load_pretrained
+from sphere_replay.language.smollm2 import smollm2_folder
 from sphere_replay.randomness import globally_seeded
 from sphere_replay.usage import DataError
 
 _LORA_TARGETS = (("q", "v"), ("q_proj", "v_proj"), ("query", "value"))
 """Names of the query and value projections: T5 and its like, Llama and its like, BERT's."""
-
-
-@dataclass(frozen=True, eq=False)
-class BaseModel:
-    """A pretrained model that no adapter has touched yet."""
-
-    model: Any
-    """A transformers model; its classes are chosen at run time."""
-    tokenizer: Any
-
-    @property
-    def is_encoder_decoder(self) -> bool:
-        """Whether prompt and label go to different halves."""
-        return bool(self.model.config.is_encoder_decoder)
 
 
 def load_base(name: str, corpus: Corpus, home: Path, *, tiny: TinySpec | None = None) -> BaseModel:
@@ -46,7 +31,6 @@ def load_base(name: str, corpus: Corpus, home: Path, *, tiny: TinySpec | None = 
         home: Where models that are made here are kept.
         tiny: Size and budget of a tiny model.
     """
-    transformers = require("transformers")
     match name:
         case "tiny":
             source = str(tiny_folder(corpus, home, tiny))
@@ -54,22 +38,7 @@ def load_base(name: str, corpus: Corpus, home: Path, *, tiny: TinySpec | None = 
             source = str(smollm2_folder(home))
         case _:
             source = name
-    try:
-        config = transformers.AutoConfig.from_pretrained(source)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        family = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
-        kind = getattr(transformers, f"AutoModelFor{family}")
-        model = kind.from_pretrained(source, dtype=torch.float32)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"could not load the model {name!r}: {error}\nName tiny, smollm2, a folder written by "
-            "save_pretrained, or an id on the Hugging Face hub that this machine can reach"
-        ) from error
-    if tokenizer.eos_token_id is None:
-        raise DataError(f"the tokenizer of {name!r} has no end-of-sequence token; answers need one")
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return BaseModel(model, tokenizer)
+    return load_pretrained(source, name, "tiny, smollm2")
 
 
 def with_adapters(
@@ -100,17 +69,3 @@ def lora_targets(model: nn.Module) -> tuple[str, str]:
         f"{type(model).__name__} has no query and value projections under a known name "
         f"({', '.join('/'.join(pair) for pair in _LORA_TARGETS)}): train all parameters (rank 0)"
     )
-
-
-def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters that train, by name."""
-    return {name: value for name, value in model.named_parameters() if value.requires_grad}
-
-
-def fingerprint(model: nn.Module) -> str:
-    """SHA-256 of a model's parameters and buffers: two runs with equal ones began alike."""
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(f"{name}:{value.dtype}:{list(value.shape)};".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()

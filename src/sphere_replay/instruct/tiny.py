@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sphere_replay.instruct.cache import cached_folder
 from sphere_replay.instruct.encoding import Encoder
-from sphere_replay.instruct.extras import require
 from sphere_replay.instruct.tasks import ANSWER, Corpus
 from sphere_replay.language import Row, features_and_losses, pad_rows
+from sphere_replay.language.cache import cached_folder
+from sphere_replay.language.extras import require
 from sphere_replay.randomness import globally_seeded, stream
 
 _FORMAT = 1

@@ -1,5 +1,6 @@
 """The tables that can be run and printed: which runs they need, and what the paper printed."""
 
+from sphere_replay.experiments.catalog.coding import CODING_TABLES
 from sphere_replay.experiments.catalog.instruct import INSTRUCT_TABLES
 from sphere_replay.experiments.catalog.table import (
     DEVELOPMENT_SEEDS,
@@ -11,5 +12,7 @@ from sphere_replay.experiments.catalog.vision import VISION_TABLES
 
 __all__ = ["DEVELOPMENT_SEEDS", "EVALUATION_SEEDS", "TABLES", "Row", "Table"]
 
-TABLES: dict[str, Table] = {table.spec.name: table for table in (*VISION_TABLES, *INSTRUCT_TABLES)}
+TABLES: dict[str, Table] = {
+    table.spec.name: table for table in (*VISION_TABLES, *INSTRUCT_TABLES, *CODING_TABLES)
+}
 """By name; a new one is one value in the file of its domain."""

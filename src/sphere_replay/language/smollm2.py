@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from sphere_replay.instruct.cache import cached_folder
-from sphere_replay.instruct.extras import require
+from sphere_replay.language.cache import cached_folder
+from sphere_replay.language.extras import require
 from sphere_replay.usage import DataError
 
 _FORMAT = 1

@@ -1,0 +1,141 @@
+"""Everything that decides a code-generation run, as one flat value: the run's identity."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sphere_replay.config import ConfigError, FlatConfig, one_of
+from sphere_replay.replay import SELECTIONS
+
+__all__ = ["HOSTS", "MICRO", "SPLITS", "CodingConfig", "ConfigError"]
+
+HOSTS = ("none", "er")
+"""Policy optimization alone, or with replay."""
+MICRO = "micro"
+"""The model, and the problems, that are made on the spot."""
+SPLITS = {"evaluation": ("train", "evaluation"), "development": ("fit", "probe")}
+"""What is trained and evaluated on, by the value of `evaluate_on`."""
+
+
+@dataclass(frozen=True)
+class CodingConfig(FlatConfig):
+    """A resolved run: nothing is decided anywhere else. The defaults are the paper's."""
+
+    DOMAIN: ClassVar[str] = "coding"
+
+    model: str
+    """`micro`, `smollm2`, a folder, or an id on the hub."""
+    problems: str
+    """`micro`, or the name of a prepared file."""
+    host: str
+    select: str
+    seed: int
+    stages: str = ""
+    """Names of stages separated by commas, in the order they are learned; empty: all."""
+    train: int = 120
+    """Training problems per stage, at most."""
+    evaluation: int = 100
+    """Problems per stage that accuracies are measured on, at most."""
+    evaluate_on: str = "evaluation"
+    """`development`: train on the split `fit` and evaluate on `probe`."""
+    passes: int = 2
+    batch: int = 8
+    """Current problems in an update."""
+    generations: int = 8
+    """Programs sampled for a problem."""
+    max_prompt: int = 1536
+    """Tokens of a prompt; problems with longer ones are left out."""
+    max_completion: int = 512
+    """Tokens of a program, and the denominator of the loss."""
+    temperature: float = 1.0
+    sampler: str = "transformers"
+    rank: int = 16
+    """Of the LoRA adapters; 0 trains all parameters."""
+    lora_alpha: int = 32
+    lr: float = 1e-4
+    clip: float = 1.0
+    """Largest norm of the gradient of an update."""
+    weight_decay: float = 0.0
+    epsilon: float = 0.2
+    """How far a probability ratio may move before it is clipped."""
+    capacity: int = 480
+    candidates: int = 48
+    """Remembered problems that are sampled anew in an update."""
+    replay_batch: int = 8
+    """Groups replayed in an update."""
+    favor: float = 4.0
+    """How many times as likely a problem with a mixed latest group is to be a candidate."""
+    strength: float = 1.0
+    """λ, the factor of the replay loss."""
+    virtual_lr: float = 1e-4
+    """Learning rate of the virtual AdamW step."""
+    alpha: float = 0.5
+    wall: float = 10.0
+    """Seconds until a program is cut off."""
+    workers: int = 1
+    """Programs that run side by side."""
+    unsafe: bool = False
+    """Run programs without isolation where none works. Do not."""
+    warm_up: int = 0
+    """Steps of supervised learning that a micro model begins with."""
+    micro_batch: int = 8
+    """Programs that are differentiated at a time."""
+    device: str = "cpu"
+    threads: int = 1
+    """CPU threads; sums are split by them, so results depend on it in the last digits."""
+
+    def __post_init__(self) -> None:
+        self.check_fields()
+        for name in ("model", "problems"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name} takes a name, got ''")
+        one_of("host", self.host, HOSTS)
+        one_of("selection", self.select, SELECTIONS)
+        one_of("evaluate_on", self.evaluate_on, SPLITS)
+        one_of("sampler", self.sampler, ("transformers", "vllm"))
+        one_of("device", self.device, ("cpu", "cuda"))
+        self.check_positive(
+            *("train", "evaluation", "passes", "batch", "max_prompt", "max_completion"),
+            *("temperature", "lora_alpha", "lr", "clip", "epsilon", "capacity", "candidates"),
+            *("replay_batch", "virtual_lr", "wall", "workers", "micro_batch", "threads"),
+        )
+        self.check_least(
+            seed=0, generations=2, rank=0, strength=0, favor=1, weight_decay=0, warm_up=0
+        )
+        if not 0 <= self.alpha <= 1:
+            raise ConfigError(f"alpha must lie in [0, 1], got {self.alpha}")
+        if self.host == "none" and self.select != "uniform":
+            raise ConfigError("none replays nothing: leave --select at uniform")
+        if self.candidates > self.capacity:
+            raise ConfigError(
+                f"{self.candidates} distinct candidates cannot come from a memory of "
+                f"{self.capacity} problems: raise capacity or lower candidates"
+            )
+        if self.batch * self.generations % self.micro_batch:
+            raise ConfigError(
+                f"an update has {self.batch} x {self.generations} programs, which micro-batches "
+                f"of {self.micro_batch} do not divide: change micro_batch"
+            )
+        if (self.model == MICRO) != (self.problems == MICRO):
+            raise ConfigError(
+                f"model={self.model} with problems={self.problems}: the micro model knows nothing "
+                "but micro-problems, and its lessons are made of them; give another --model, or "
+                "problems=micro"
+            )
+        if len(set(self.stage_names)) < len(self.stage_names):
+            raise ConfigError(f"stages={self.stages} names a stage twice")
+
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """The stages asked for; none: all there are."""
+        return tuple(self.stages.split(",")) if self.stages else ()
+
+    @property
+    def run_name(self) -> str:
+        """Readable stem of the run's folder."""
+        model = self.model.rstrip("/").rpartition("/")[2]
+        return f"coding-{model}-{self.problems}-{self.host}-{self.select}-seed{self.seed}"
+
+    @property
+    def pair(self) -> int:
+        """What two runs must share to be compared as a pair: the seed."""
+        return self.seed

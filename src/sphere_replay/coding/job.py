@@ -1,0 +1,323 @@
+"""A code-generation run: TRL's loop with replay, judged stage by stage, resumable at any update."""
+
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sphere_replay.coding.config import CodingConfig
+from sphere_replay.coding.evaluation import accuracy
+from sphere_replay.coding.judge import Judge, VisibleReward
+from sphere_replay.coding.models import load_policy, prompt_ids, with_adapters
+from sphere_replay.coding.problems import Problem, digest
+from sphere_replay.coding.sandbox import Limits, Sandbox, SandboxError
+from sphere_replay.coding.stages import build_stages, load_problems
+from sphere_replay.coding.tally import Tally
+from sphere_replay.hosts import DivergenceError
+from sphere_replay.language.extras import require
+from sphere_replay.language.models import BaseModel, fingerprint, trainable
+from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.scoring import NonFiniteError
+from sphere_replay.usage import DataError
+
+if TYPE_CHECKING:
+    from sphere_replay.coding.trainer import CodingTrainer
+    from sphere_replay.experiments.runner import AfterStep
+
+_log = logging.getLogger(__name__)
+
+
+class CodingJob:
+    """One configuration on its problems. Problems, their order and the policy are fixed.
+
+    Args:
+        config: The run.
+        problems: All problems, prepared; which of them are used is the configuration's.
+        base: The policy; adapters are put on it, so it serves one job.
+        sandbox: Where programs run; closed with the job.
+    """
+
+    checkpoint_every = 5
+
+    def __init__(
+        self,
+        config: CodingConfig,
+        problems: Sequence[Problem],
+        base: BaseModel,
+        sandbox: Sandbox,
+    ) -> None:
+        torch.set_num_threads(config.threads)
+        self.config = config
+        self._sandbox = sandbox
+        self._tokenizer = base.tokenizer
+        lengths = dict(
+            zip(
+                (problem.id for problem in problems),
+                map(len, prompt_ids(problems, base.tokenizer)),
+                strict=True,
+            )
+        )
+        found = build_stages(problems, config, lambda p: lengths[p.id] <= config.max_prompt)
+        self.stages = found.stages
+        self._notes = _notes(base.tokenizer, found.too_long, config.max_prompt)
+        self._too_long = found.too_long
+        self._updates = found.updates(config.batch, config.passes)
+        used = found.problems
+        self._checksums = {
+            "problems": digest(used.values()),
+            "model": fingerprint(base.model),
+        }
+        self._judge = Judge(sandbox)
+        self._reward = VisibleReward(self._judge, used)
+        self.model = with_adapters(base, config, stream(config.seed, "adapters"))
+        self._trainable = trainable(self.model)
+        self._initial: list[float] = []
+        self._accuracy: list[list[float]] = []
+        self._tally = Tally()
+        self._trainer: CodingTrainer | None = None
+        self._loaded: Mapping[str, Any] | None = None
+        self._spent: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        """Updates of the run."""
+        return len(self._updates)
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """What the run is about to see and to begin with: problems, their order, weights."""
+        return self._checksums
+
+    @property
+    def status(self) -> str:
+        """A few words for the progress bar."""
+        row = (self._accuracy or [self._initial])[-1]
+        reward = f"reward {100 * self._tally.rewards[-1]:.0f}%" if self._tally.rewards else ""
+        return f"accuracy {100 * sum(row) / len(row):.1f}%, {reward}" if row else reward
+
+    def run(self, first_step: int, after_step: "AfterStep") -> None:
+        """Train from an update on; `after_step` is called after each."""
+        require("trl", "coding")
+        require("datasets", "coding")
+        try:
+            if not self._initial:
+                self._initial = self._measure()
+            if first_step == len(self):
+                return
+            with tempfile.TemporaryDirectory() as folder:
+                self._train(first_step, after_step, folder)
+        except (NonFiniteError, RuntimeError) as error:
+            # Sampling is where numbers that are none are noticed; torch has no class for it.
+            if isinstance(error, NonFiniteError) or "probability tensor" in str(error):
+                raise DivergenceError(f"the run has diverged: {error}; try a lower lr") from error
+            raise
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the sandbox' workers."""
+        self._sandbox.close()
+
+    def results(self) -> dict[str, Any]:
+        """Deterministic results: accuracies, rewards, what was replayed, costs."""
+        tally, replay = self._tally, self._replay_state()
+        costs = replay["values"]["costs"]
+        return {
+            "task_ends": [step + 1 for step in range(len(self)) if self._ends_stage(step)],
+            "accuracy": {
+                "values": [list(row) for row in self._accuracy],
+                "initial": list(self._initial),
+                "tasks": [stage.name for stage in self.stages],
+                "counts": [len(stage.judged) for stage in self.stages],
+            },
+            "reward": tally.summary(),
+            "replay": {
+                "mean_mass": tally.mean("mass"),
+                "mean_effective_sample_size": tally.mean("ess"),
+                "mixed_share": tally.mean("mixed"),
+                "empty_share": tally.mean("empty"),
+                "candidate_reward": tally.mean("reward"),
+                "updates_without_mixed_group": int(tally.replay.get("fallback", 0)),
+            },
+            "costs": {
+                "updates": len(self),
+                "stream_programs": tally.programs,
+                "candidate_programs": costs["programs"],
+                "scoring_forwards": costs["forwards"],
+                "replay_backwards": costs["backwards"],
+            },
+            "prompts": {
+                "chat_template": self._tokenizer.chat_template is not None,
+                "too_long": self._too_long,
+            },
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the remaining updates and the results depend on."""
+        trainer = self._trainer
+        if trainer is None or trainer.optimizer is None:
+            raise RuntimeError("a run has a state once it has started")
+        return {
+            "parameters": {name: value.detach() for name, value in self._trainable.items()},
+            "optimizer": trainer.optimizer.state_dict(),
+            "replay": trainer.replay.state_dict(),
+            "initial": list(self._initial),
+            "accuracy": [list(row) for row in self._accuracy],
+            "tally": asdict(self._tally),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken; the trainer's part waits for the trainer."""
+        with torch.no_grad():
+            for name, value in self._trainable.items():
+                value.copy_(state["parameters"][name])
+        self._initial = list(state["initial"])
+        self._accuracy = [list(row) for row in state["accuracy"]]
+        self._tally = Tally(**state["tally"])
+        self._loaded = state
+
+    def _train(self, first: int, after_step: "AfterStep", folder: str) -> None:
+        from sphere_replay.coding.loop import Steps
+        from sphere_replay.coding.trainer import build_trainer
+
+        steps = Steps(
+            begin=self._begin,
+            step=lambda number, seconds: self._after_update(first + number, seconds, after_step),
+        )
+        self._trainer = trainer = build_trainer(
+            self.config,
+            self.model,
+            self._tokenizer,
+            [problems for _, problems in self._updates],
+            self._reward,
+            first_update=first,
+            folder=folder,
+            callbacks=[steps],
+        )
+        if self._loaded is not None:
+            trainer.replay.load_state_dict(self._loaded["replay"])
+        # Loaders draw a number now and then; it changes nothing, and must change nothing outside.
+        with globally_seeded(stream(self.config.seed, "loop")):
+            trainer.train()
+
+    def _begin(self) -> None:
+        """The optimizer is there, and has not been used."""
+        assert self._trainer is not None
+        assert self._trainer.optimizer is not None
+        if self._loaded is not None:
+            self._trainer.optimizer.load_state_dict(self._loaded["optimizer"])
+            self._loaded = None
+
+    def _after_update(self, step: int, seconds: float, after_step: "AfterStep") -> None:
+        """Count, audit and evaluate; then the run can be saved."""
+        assert self._trainer is not None
+        durations = self._durations(self._trainer, seconds)
+        stage = self._updates[step][0]
+        self._tally.count(self._reward.taken(), stage, self._judge)
+        replay = self._trainer.replay
+        metrics = {name.removeprefix("replay/"): value for name, value in replay.metrics().items()}
+        self._tally.add(metrics)
+        record: dict[str, Any] = {
+            "step": step,
+            "stage": stage,
+            "reward": self._tally.rewards[-1],
+            "replay": metrics,
+            **replay.costs,
+        }
+        if step == 0:
+            record |= {"initial": self._initial, "notes": self._notes}
+        if self._ends_stage(step):
+            self._accuracy.append(self._measure())
+            record["accuracy"] = self._accuracy[-1]
+        after_step(record, durations)
+
+    def _durations(self, trainer: "CodingTrainer", seconds: float) -> dict[str, float]:
+        """Where the seconds of an update went; they add up to it."""
+        so_far = {
+            **trainer.replay.seconds,
+            "sampling": trainer.sampling_seconds,
+            "execute": self._reward.seconds,
+        }
+        spent = {name: value - self._spent.get(name, 0.0) for name, value in so_far.items()}
+        self._spent = so_far
+        parts = {
+            "generate": spent["sampling"] - spent["execute"],
+            "execute": spent["execute"],
+            "score": spent["score"],
+            "allocate": spent["allocate"],
+            "replay": spent["replay"],
+        }
+        return {**parts, "step": seconds - sum(parts.values())}
+
+    def _ends_stage(self, step: int) -> bool:
+        return step + 1 == len(self) or self._updates[step + 1][0] != self._updates[step][0]
+
+    def _measure(self) -> list[float]:
+        """Full-suite accuracy of greedy programs on every stage, also on those to come."""
+        return [
+            accuracy(
+                self.model,
+                self._tokenizer,
+                stage.judged,
+                self._judge,
+                length=self.config.max_completion,
+            )
+            for stage in self.stages
+        ]
+
+    def _replay_state(self) -> Any:
+        if self._trainer is not None:
+            return self._trainer.replay.state_dict()
+        assert self._loaded is not None
+        return self._loaded["replay"]
+
+
+def run_coding_job(
+    config: CodingConfig, data: Path | None, out: Path, progress: bool = False
+) -> CodingJob:
+    """The job of a configuration: problems read, policy built or found, sandbox started.
+
+    Args:
+        config: The run.
+        data: A prepared file, or its folder; default `$SPHERE_DATA`.
+        out: Folder of the runs, which share models and verdicts.
+        progress: Whether libraries may show their own progress bars.
+    """
+    for module in ("transformers", "trl", "datasets", *(("peft",) if config.rank else ())):
+        require(module, "coding")
+    if not progress:
+        require("transformers.utils.logging", "coding").disable_progress_bar()
+    problems = load_problems(config, data)
+    sandbox = open_sandbox(config, out / "verdicts")
+    try:
+        return CodingJob(config, problems, load_policy(config, out / "models"), sandbox)
+    except BaseException:
+        sandbox.close()
+        raise
+
+
+def open_sandbox(config: CodingConfig, verdicts: Path | None) -> Sandbox:
+    """The sandbox of a run, or a sentence on how to get one."""
+    limits = Limits(wall=config.wall, cpu=config.wall)
+    try:
+        return Sandbox(limits=limits, workers=config.workers, cache=verdicts, unsafe=config.unsafe)
+    except SandboxError as error:
+        raise DataError(
+            f"{error}. `sphere sandbox check` says what this machine offers; in a run the danger "
+            "is accepted with --set unsafe=true"
+        ) from error
+
+
+def _notes(tokenizer: Any, too_long: int, most: int) -> list[str]:
+    """What a reader of the log should know of the prompts."""
+    notes = []
+    if tokenizer.chat_template is None:
+        notes.append("the model has no chat template: prompts are plain text")
+    if too_long:
+        notes.append(f"{too_long} problems have prompts of more than {most} tokens: left out")
+    for note in notes:
+        _log.info(note)
+    return notes

@@ -1,0 +1,83 @@
+"""Policies by name: built on the spot, unpacked from a package, from a folder, or from the hub."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sphere_replay.coding.config import MICRO, CodingConfig
+from sphere_replay.coding.micro_model import MicroSpec, micro_folder
+from sphere_replay.coding.problems import Problem
+from sphere_replay.coding.stages import lessons
+from sphere_replay.language.extras import require
+from sphere_replay.language.models import BaseModel, load_pretrained
+from sphere_replay.language.smollm2 import smollm2_folder
+from sphere_replay.randomness import globally_seeded
+from sphere_replay.usage import DataError
+
+REQUEST = "\n\nAnswer with the program alone, in one Python code block."
+"""Ends every question to a model that holds conversations."""
+
+Prompt = str | list[dict[str, str]]
+"""As TRL takes it: plain text, or a conversation."""
+
+
+def load_policy(config: CodingConfig, home: Path) -> BaseModel:
+    """The policy that a run begins with.
+
+    Args:
+        config: Names the model.
+        home: Where models that are made here are kept.
+    """
+    match config.model:
+        case "micro":
+            source = str(micro_folder(lessons(), home, MicroSpec(steps=config.warm_up)))
+        case "smollm2":
+            source = str(smollm2_folder(home))
+        case _:
+            source = config.model
+    base = load_pretrained(source, config.model, f"{MICRO}, smollm2", "coding")
+    if base.is_encoder_decoder:
+        raise DataError(f"{config.model!r} is an encoder-decoder: GRPO needs a decoder alone")
+    if config.model == MICRO:
+        # Asked for the tokenizer of any Qwen2, transformers splits words as the real ones do.
+        generic = require("transformers", "coding").PreTrainedTokenizerFast
+        base = BaseModel(base.model, generic.from_pretrained(source))
+    base.tokenizer.padding_side = "left"
+    return base
+
+
+def with_adapters(base: BaseModel, config: CodingConfig, generator: torch.Generator) -> Any:
+    """The model with LoRA on all its projections; rank 0 trains all parameters."""
+    if config.rank == 0:
+        return base.model.requires_grad_(True)
+    peft = require("peft", "coding")
+    settings = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=config.rank,
+        lora_alpha=config.lora_alpha,
+        target_modules="all-linear",
+    )
+    with globally_seeded(generator):
+        return peft.get_peft_model(base.model, settings)
+
+
+def prompt_of(problem: Problem, tokenizer: Any) -> Prompt:
+    """What the policy is asked: a message where it has a chat template, else the bare prompt."""
+    if tokenizer.chat_template is None:
+        return problem.prompt
+    return [{"role": "user", "content": problem.prompt.rstrip() + REQUEST}]
+
+
+def prompt_ids(problems: Sequence[Problem], tokenizer: Any) -> list[list[int]]:
+    """Token ids of the problems' prompts, as the trainer encodes them."""
+    prompts = [prompt_of(problem, tokenizer) for problem in problems]
+    if tokenizer.chat_template is None:
+        plain: list[list[int]] = tokenizer(text=prompts)["input_ids"]
+        return plain
+    encoded = tokenizer.apply_chat_template(
+        prompts, add_generation_prompt=True, tokenize=True, return_dict=True
+    )
+    ids: list[list[int]] = encoded["input_ids"]
+    return ids

@@ -1,0 +1,67 @@
+"""Pretrained models with their tokenizers, from a folder or the hub, and what trains in them."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sphere_replay.language.extras import require
+from sphere_replay.usage import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class BaseModel:
+    """A pretrained model that no adapter has touched yet."""
+
+    model: Any
+    """A transformers model; its classes are chosen at run time."""
+    tokenizer: Any
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether prompt and label go to different halves."""
+        return bool(self.model.config.is_encoder_decoder)
+
+
+def load_pretrained(source: str, name: str, made_here: str, extra: str = "instruct") -> BaseModel:
+    """A model in float32 with its tokenizer, which pads with its end if it has no padding.
+
+    Args:
+        source: A folder written by `save_pretrained`, or an id on the hub.
+        name: What the user called it, for messages.
+        made_here: Names of the models that need no download, for messages.
+        extra: Of the package, that brings transformers.
+    """
+    transformers = require("transformers", extra)
+    try:
+        config = transformers.AutoConfig.from_pretrained(source)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        family = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
+        kind = getattr(transformers, f"AutoModelFor{family}")
+        model = kind.from_pretrained(source, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"could not load the model {name!r}: {error}\nName {made_here}, a folder written by "
+            "save_pretrained, or an id on the Hugging Face hub that this machine can reach"
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise DataError(f"the tokenizer of {name!r} has no end-of-sequence token; answers need one")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return BaseModel(model, tokenizer)
+
+
+def trainable(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that train, by name."""
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 of a model's parameters and buffers: two runs with equal ones began alike."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name}:{value.dtype}:{list(value.shape)};".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
