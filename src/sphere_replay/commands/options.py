@@ -30,7 +30,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--order", help="instruct: number of a task order, or tasks with commas (default: 0)"
     )
-    parser.add_argument("--model", metavar="ID", help="instruct: a hub id or folder")
+    parser.add_argument("--model", metavar="ID", help="instruct, coding: a hub id or folder")
     parser.add_argument("--seed", type=int, default=0, help="fixes everything random (default: 0)")
     parser.add_argument(
         "--limit", type=int, metavar="N", help="vision: use N examples of the stream"
@@ -47,7 +47,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def add_device_option(parser: argparse.ArgumentParser) -> None:
     """On which processor a run computes; part of what it is, because sums are rounded there."""
-    parser.add_argument("--device", help="vision: cpu or cuda (default: cpu)")
+    parser.add_argument("--device", help="vision, coding: cpu or cuda (default: the preset's)")
 
 
 def add_small_option(parser: argparse.ArgumentParser) -> None:
