@@ -57,6 +57,8 @@ def test_showing_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
         (["sweep", "mnits"], "unknown table 'mnits': did you mean mnist"),
         (["table", "digits", "--results", "nowhere"], "make them with: sphere sweep digits"),
         (["plot", "digits", "--runs", "nowhere"], "make them with: sphere sweep digits"),
+        (["plot", "cifar10", "--small", "--runs", "nowhere"], "sphere sweep cifar10 --small"),
+        (["plot", "digits", "--small"], "small"),
         (["search", "digits", "--grid", "beta=1"], "--grid takes NAME=A,B"),
     ],
 )
