@@ -58,7 +58,7 @@ class Plan:
     networks: tuple[Scored, ...] = (MLP_500, NARROW_500, FULL_500)
     threads: int | None = None
     """Threads of the ResNets; None: as many as torch has."""
-    least_rounds: int = 3
+    least_rounds: int = 5
     least_seconds: float = 5.0
 
 

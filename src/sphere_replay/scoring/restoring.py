@@ -62,19 +62,24 @@ def parameters_of(model: nn.Module) -> list[nn.Parameter]:
     return list(dict.fromkeys(parameter for parameter in held if parameter is not None))
 
 
-def own_storage(moving: Sequence[nn.Parameter], others: Sequence[Tensor]) -> bool:
-    """Whether nobody can notice that the moving parameters change their storage for a while.
+def own_storage(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether nobody can notice that parameters change their storage for a while.
 
     True for plain tensors on the processor, each alone in its memory; accelerators may have
     captured addresses.
     """
-    return len({tensor.untyped_storage().data_ptr() for tensor in others}) == len(others) and all(
-        type(parameter) is nn.Parameter
-        and parameter.is_cpu
-        and parameter.layout == torch.strided
-        and parameter.untyped_storage().nbytes() == parameter.nbytes
-        for parameter in moving
-    )
+    places = set()
+    for parameter in parameters:
+        storage = parameter.untyped_storage()
+        places.add(storage.data_ptr())
+        if (
+            type(parameter) is not nn.Parameter
+            or not parameter.is_cpu
+            or parameter.layout != torch.strided
+            or storage.nbytes() != parameter.nbytes
+        ):
+            return False
+    return len(places) == len(parameters)
 
 
 @contextmanager
@@ -123,11 +128,12 @@ def modules_restored(model: nn.Module, *, training: bool | None = None) -> Itera
 @contextmanager
 def random_state_restored(device: torch.device) -> Iterator[Callable[[], None]]:
     """The global random state of the processor and of `device` return; inside, whenever asked."""
-    state = torch.get_rng_state()
+    processor = torch.default_generator
+    state = processor.get_state()
     on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     def rewind() -> None:
-        torch.set_rng_state(state)
+        processor.set_state(state)
         if on_device is not None:
             torch.cuda.set_rng_state(on_device, device)
 

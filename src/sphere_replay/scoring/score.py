@@ -99,23 +99,23 @@ def score(
         ValueError: for inputs that do not match, or a loss or feature that is not finite, naming
             the slot.
     """
-    _check_arguments(inputs, targets, mode, chunk)
+    count = _checked_count(inputs, targets, mode, chunk)
     step = Step(model, lr, optimizer)
     forward = forward or _own_forward(model, mode, step.device)
     refresh = forward.refresh if isinstance(forward, FoldedForward) else None
     if chunk is None and mode == "train":
-        chunk = len(inputs)
+        chunk = count
     elif chunk is None:
         chunk = DEFAULT_CHUNK if refresh is None else FOLDED_CHUNK
 
-    if prepare is not None and chunk >= len(inputs):
+    if prepare is not None and chunk >= count:
         inputs, prepare = prepare(inputs), None  # one chunk is held for both passes
 
     def evaluate(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         stored, wanted = batch
         features, logits = forward(prepare(stored) if prepare else stored)
         losses = loss(logits, wanted.to(logits.device))
-        _check_outputs(features, losses, len(stored))
+        _check_outputs(features, losses, stored.shape[0])
         return features, losses
 
     batches = list(zip(torch.split(inputs, chunk), torch.split(targets, chunk), strict=True))
@@ -151,7 +151,7 @@ def _score(
     refresh: Callable[[], None] | None = None,
 ) -> Scores:
     """Two passes over the batches; `refresh` is told whenever the parameters have moved."""
-    with modules_restored(model, training=mode == "train"):
+    with torch.no_grad(), modules_restored(model, training=mode == "train"):
         # In train mode the first forward leaves statistics behind that the second must not see.
         fresh = modules_restored(model) if mode == "train" else nullcontext()
         with random_state_restored(step.device) as rewind:
@@ -173,14 +173,13 @@ def _pass(
     evaluate: Callable[[Batch], tuple[Tensor, Tensor]],
     refresh: Callable[[], None] | None,
 ) -> tuple[Tensor, Tensor]:
-    """Features `[m, d]` and losses `[m]` of one forward over the batches."""
+    """Features `[m, d]` and losses `[m]` of one forward over the batches, without gradients."""
     if refresh is not None:
         refresh()
-    with torch.no_grad():
-        features, losses = zip(*map(evaluate, batches), strict=True)
-        # Casts of autocast made without gradients must not serve a later training forward.
-        forget_casts()
-        return _joined(features), _joined(losses)
+    features, losses = zip(*map(evaluate, batches), strict=True)
+    # Casts of autocast made without gradients must not serve a later training forward.
+    forget_casts()
+    return _joined(features), _joined(losses)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -198,17 +197,20 @@ def _own_forward(model: nn.Module, mode: str, device: torch.device) -> Forward:
     return FoldedForward(model) if folds else own
 
 
-def _check_arguments(inputs: Tensor, targets: Tensor, mode: str, chunk: int | None) -> None:
-    if len(inputs) == 0:
+def _checked_count(inputs: Tensor, targets: Tensor, mode: str, chunk: int | None) -> int:
+    """How many examples there are to score."""
+    count = inputs.shape[0]
+    if count == 0:
         raise ValueError("there is nothing to score: pass at least one stored example")
-    if len(inputs) != len(targets):
+    if count != targets.shape[0]:
         raise ValueError(
-            f"{len(inputs)} inputs but {len(targets)} targets: both need one row per stored example"
+            f"{count} inputs but {len(targets)} targets: both need one row per stored example"
         )
     if mode not in ("eval", "train"):
         raise ValueError(f"mode must be 'eval' or 'train', got {mode!r}")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
+    return count
 
 
 def _check_outputs(features: Tensor, losses: Tensor, count: int) -> None:
@@ -217,7 +219,7 @@ def _check_outputs(features: Tensor, losses: Tensor, count: int) -> None:
             f"the loss of {count} examples must have shape [{count}], got {list(losses.shape)}; "
             "use a per-example loss (reduction='none')"
         )
-    if features.ndim != 2 or len(features) != count:
+    if features.ndim != 2 or features.shape[0] != count:
         raise ValueError(
             f"features of {count} examples must have shape [{count}, d], got "
             f"{list(features.shape)}; pool or flatten them"

@@ -80,12 +80,13 @@ class Step:
         self._optimizer = optimizer
         self._parameters = parameters
         self._moving = moving
+        self._gradients = [p.grad for p in moving if p.grad is not None]
         self.device = moving[0].device
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Inside, the parameters have moved; afterward they, and the optimizer, are back."""
-        gradients = [p.grad for p in self._moving if p.grad is not None]
+        gradients = self._gradients
         # An optimizer steps on every parameter it holds that has a gradient, also on a frozen one
         # with a gradient left over: put all gradients aside and hand out those to follow.
         with gradients_aside(self._parameters):
@@ -95,7 +96,7 @@ class Step:
                         _update(self._optimizer, self._lr, self._moving, gradients)
                     forget_casts()
                     yield
-            elif own_storage(self._moving, self._parameters):
+            elif own_storage(self._parameters):
                 with writing():
                     moved = torch._foreach_add(tuple(self._moving), gradients, alpha=-self._lr)
                 with replaced(self._moving, moved):
