@@ -22,6 +22,8 @@ bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GE
 	$(BIN)/sphere bench allocate --markdown docs/performance.md
 	$(BIN)/sphere bench train --markdown docs/performance-train.md
 	$(BIN)/sphere bench instruct --markdown docs/performance-instruct.md
+	$(BIN)/sphere bench coding --markdown docs/performance-coding.md
+	$(BIN)/sphere bench sandbox --markdown docs/performance-sandbox.md
 
 docs: $(VENV)/.docs  ## The documentation site, into site/.
 	$(BIN)/mkdocs build --strict

@@ -30,6 +30,7 @@ class TokenMemory:
     ) -> None:
         self.slots = Memory(capacity, admission, generator=generator)
         self._rows: list[Row] = []
+        self._lengths: list[int] = []
 
     def __len__(self) -> int:
         """Filled slots."""
@@ -53,11 +54,14 @@ class TokenMemory:
         if rows:
             self._check(rows)
         places = self.slots.add(task=numbers)
-        self._rows += [{} for _ in range(len(self.slots) - len(self._rows))]
+        added = len(self.slots) - len(self._rows)
+        self._rows += [{} for _ in range(added)]
+        self._lengths += [0] * added
         for row, place in zip(rows, places.tolist(), strict=True):
             if place >= 0:
                 # A copy: a view would keep the whole batch it came from alive.
                 self._rows[place] = {name: values.detach().clone() for name, values in row.items()}
+                self._lengths[place] = row_length(row)
         return places
 
     def rows(self, indices: Tensor) -> list[Row]:
@@ -66,7 +70,8 @@ class TokenMemory:
 
     def lengths(self, indices: Tensor) -> Tensor:
         """Tokens of the rows in the given slots, int64 `[n]`."""
-        return torch.tensor([row_length(row) for row in self.rows(indices)], dtype=torch.int64)
+        sizes = [self._lengths[index] for index in indices.tolist()]
+        return torch.tensor(sizes, dtype=torch.int64)
 
     def state_dict(self) -> dict[str, Tensor]:
         """A flat dictionary of contiguous tensors: per field all values in a row, and lengths."""
@@ -101,6 +106,7 @@ class TokenMemory:
             fields[name] = [part.clone() for part in torch.split(values.cpu(), sizes)]
         self.slots.load_state_dict(slots)
         self._rows = [{name: fields[name][i] for name in names} for i in range(filled)]
+        self._lengths = [row_length(row) for row in self._rows]
 
     def _check(self, rows: Sequence[Row]) -> None:
         known = self._rows[0] if self._rows else rows[0]
