@@ -1,7 +1,5 @@
 """GRPO with replay on two processes, started by torchrun: trains, resumes, writes what it got."""
 
-import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from integrations.training import Gradients, history, weights
+from integrations.pairs import leave, write
+from integrations.training import Gradients
 from integrations.trl.grpo import Witness, trainer
 
 REPLAY: dict[str, Any] = {"candidates": 5, "batch": 3}
@@ -27,16 +26,6 @@ OPTIONS: dict[str, Any] = {
 def seldom(completion_ids: list[list[int]], **columns: Any) -> list[float]:
     """Seldom enough that some groups have no passing program, and processes differ in how many."""
     return [float(sum(ids) % 4 == 0) for ids in completion_ids]
-
-
-def write(training: Any, folder: Path) -> None:
-    """Weights, replay and log of this process."""
-    folder.mkdir(parents=True)
-    state = training.replay.state_dict()
-    save_file(weights(training), folder / "weights.safetensors")
-    save_file(state["tensors"], folder / "replay.safetensors")
-    log = [entry for entry in history(training) if "loss" in entry]
-    (folder / "values.json").write_text(json.dumps({"replay": state["values"], "log": log}))
 
 
 def write_updates(witness: Witness, gradients: Gradients, folder: Path) -> None:
@@ -74,10 +63,7 @@ def main() -> None:
     rest = trainer(root / "again", replay=REPLAY, reward=seldom, **OPTIONS)
     rest.train(resume_from_checkpoint=str(root / "run" / "checkpoint-3"))
     write(rest, root / f"rest-{rank}")
-    # Gloo's worker threads may need the interpreter lock to let go of their last tensors, which the
-    # main thread holds while it waits for them: a group that is destroyed in order can hang.
-    torch.distributed.barrier()
-    os._exit(0)
+    leave()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,18 +10,17 @@ from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from sphere_replay.integrations.transformers.arguments import ReplayArguments
-from sphere_replay.integrations.transformers.saved import load_session, save_session
+from sphere_replay.integrations.transformers.bookkeeping import Bookkeeping
 from sphere_replay.integrations.transformers.session import ReplaySession, check_length
 from sphere_replay.language import check_model, longest_input
 
 
-class ReplayBookkeeping(TrainerCallback):
+class ReplayBookkeeping(Bookkeeping):
     """Checks a training before it starts, and keeps its replay in checkpoints and logs."""
 
     def __init__(self, session: ReplaySession) -> None:
+        super().__init__(session)
         self.session = session
-        self.resume_from: str | None = None
-        """Folder of the checkpoint to resume from; the one in `output_dir` unless given."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -32,27 +30,7 @@ class ReplayBookkeeping(TrainerCallback):
         check_model(model)
         check_lengths(getattr(kwargs["train_dataloader"], "dataset", None), longest_input(model))
         self.session.begin()
-        if state.global_step:
-            folder = self.resume_from or f"{args.output_dir}/checkpoint-{state.global_step}"
-            load_session(self.session, Path(folder))
-
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Put replay into the checkpoint that was just written; it is the same on all processes."""
-        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-        if args.should_save and folder.is_dir():
-            save_session(self.session, folder)
-
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Add what replay did to a log of training, for its history and the callbacks after us."""
-        logs = kwargs["logs"]
-        if "loss" in logs:
-            metrics = self.session.metrics()
-            logs.update(metrics)
-            state.log_history[-1].update(metrics)
+        self.restore(args, state)
 
 
 class SphereCallback(TrainerCallback):

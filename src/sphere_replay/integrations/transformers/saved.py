@@ -9,23 +9,12 @@ from typing import TYPE_CHECKING
 from safetensors.torch import load, save
 
 from sphere_replay.files import write_atomically
-from sphere_replay.integrations.transformers.session import ReplaySession
 from sphere_replay.language import LanguageState
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 TENSORS, VALUES = "replay.safetensors", "replay.json"
-
-
-def save_session(session: ReplaySession, folder: Path) -> None:
-    """Write memory, candidates, random streams and counters."""
-    save_state(folder, session.language.state_dict(), session.arguments)
-
-
-def load_session(session: ReplaySession, folder: Path) -> None:
-    """Continue where `save_session` was called, under the same arguments."""
-    session.language.load_state_dict(load_state(folder, session.arguments))
 
 
 def save_state(folder: Path, state: LanguageState, arguments: "DataclassInstance") -> None:

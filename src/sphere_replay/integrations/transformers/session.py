@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from sphere_replay.integrations.transformers.arguments import ReplayArguments
 from sphere_replay.language import (
     LanguageReplay,
+    LanguageState,
     Row,
     TokenMemory,
     is_encoder_decoder,
@@ -99,6 +100,14 @@ class ReplaySession:
     def metrics(self) -> dict[str, float]:
         """For the trainer's log, since the last one."""
         return {f"replay/{name}": value for name, value in self.language.metrics().items()}
+
+    def state_dict(self) -> LanguageState:
+        """Memory, candidates, random streams and counters."""
+        return self.language.state_dict()
+
+    def load_state_dict(self, state: LanguageState) -> None:
+        """Continue where `state_dict` was taken."""
+        self.language.load_state_dict(state)
 
 
 def check_length(length: int, longest: int | None) -> None:

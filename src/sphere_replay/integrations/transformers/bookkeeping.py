@@ -1,0 +1,66 @@
+"""Replay's part of a trainer's checkpoints and logs, whatever is replayed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from sphere_replay.integrations.transformers.saved import load_state, save_state
+from sphere_replay.language import LanguageState
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class Session(Protocol):
+    """Replay over the updates of a training."""
+
+    @property
+    def arguments(self) -> "DataclassInstance":
+        """The settings; a checkpoint is of no use under others."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """For the trainer's log, since the last one."""
+        ...
+
+    def state_dict(self) -> LanguageState:
+        """Everything the next update depends on."""
+        ...
+
+    def load_state_dict(self, state: LanguageState) -> None:
+        """Continue where `state_dict` was taken."""
+        ...
+
+
+class Bookkeeping(TrainerCallback):
+    """Keeps a session in checkpoints and logs."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.resume_from: str | None = None
+        """Folder of the checkpoint to resume from; the one in `output_dir` unless given."""
+
+    def restore(self, args: TrainingArguments, state: TrainerState) -> None:
+        """Continue from a checkpoint if the trainer did."""
+        if state.global_step:
+            folder = self.resume_from or f"{args.output_dir}/checkpoint-{state.global_step}"
+            self._session.load_state_dict(load_state(Path(folder), self._session.arguments))
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Put replay into the checkpoint that was just written; it is the same on all processes."""
+        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        if args.should_save and folder.is_dir():
+            save_state(folder, self._session.state_dict(), self._session.arguments)
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Add what replay did to a log of training, for its history and the callbacks after us."""
+        logs = kwargs["logs"]
+        if "loss" in logs:
+            metrics = self._session.metrics()
+            logs.update(metrics)
+            state.log_history[-1].update(metrics)

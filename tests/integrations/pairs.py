@@ -1,0 +1,82 @@
+"""Trainings on two processes: how they are started, what they leave, and what must be true."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from integrations.training import history, same_weights, weights
+
+TESTS = Path(__file__).parents[1]
+Part = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]
+"""Weights, tensors of replay, and its values and the log."""
+
+
+def launch(script: Path, folder: Path) -> Path:
+    """Run a script on two processes by torchrun; it gets the folder to write to."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    launched = subprocess.Popen(
+        [sys.executable, *command, str(script), str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        _, errors = launched.communicate(timeout=240)
+    except subprocess.TimeoutExpired:
+        os.killpg(launched.pid, signal.SIGKILL)  # the workers too
+        raise
+    assert launched.returncode == 0, errors[-3000:]
+    return folder
+
+
+def write(training: Any, folder: Path) -> None:
+    """Weights, replay and log of this process."""
+    folder.mkdir(parents=True)
+    state = training.replay.state_dict()
+    save_file(weights(training), folder / "weights.safetensors")
+    save_file(state["tensors"], folder / "replay.safetensors")
+    log = [entry for entry in history(training) if "loss" in entry]
+    (folder / "values.json").write_text(json.dumps({"replay": state["values"], "log": log}))
+
+
+def leave() -> None:
+    """End a process that has trained.
+
+    Gloo's worker threads may need the interpreter lock to let go of their last tensors, which the
+    main thread holds while it waits for them: a group that is destroyed in order can hang.
+    """
+    torch.distributed.barrier()
+    os._exit(0)
+
+
+def part(folder: Path, name: str) -> Part:
+    """What `write` wrote."""
+    inside = folder / name
+    values = json.loads((inside / "values.json").read_text())
+    weights, replay = (load_file(inside / f"{kind}.safetensors") for kind in ("weights", "replay"))
+    return weights, replay, values
+
+
+def check_equal(one: Part, other: Part) -> None:
+    """The same weights and the same replay, bit for bit."""
+    assert same_weights(one[0], other[0])
+    assert same_weights(one[1], other[1])
+    assert one[2]["replay"] == other[2]["replay"]
+
+
+def check_logs_agree(one: Part, other: Part) -> None:
+    """Both processes have logged the same of replay."""
+    for first, second in zip(one[2]["log"], other[2]["log"], strict=True):
+        assert {k: first[k] for k in first if k.startswith("replay/")} == {
+            k: second[k] for k in second if k.startswith("replay/")
+        }
