@@ -58,7 +58,6 @@ NOTES: Settings = {
     "weight_decay": _OPEN,
     "epsilon": f"{_OPEN}; the default of TRL",
     "favor": f"{_OPEN}: it favors mixed groups without saying how much",
-    "strength": f"{_OPEN}; replay has the weight of the stream",
     "wall": f"{_OPEN}: it limits programs without saying how much",
 }
 """Settings that the paper does not give, whatever the preset."""
