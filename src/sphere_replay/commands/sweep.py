@@ -47,7 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting"
     )
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write all results to one file")
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="FILE",
+        help="write all results to one file; what it has of other cells and seeds stays",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     add_device_option(parser)
     add_place_options(parser)

@@ -12,6 +12,7 @@ from sphere_replay.experiments.tables import Result, Seed
 from sphere_replay.files import write_atomically
 
 _DIGITS = 6
+_AND = " && "
 _PARTS = ("metrics", "replay", "reward", "costs")
 """Of a run's results; rewards are those of reinforcement learning."""
 
@@ -49,11 +50,25 @@ def collect(cells: Iterable[Cell], out: Path) -> list[dict[str, Any]]:
 def save_collection(
     path: Path, table: str, command: str, protocol: Mapping[str, Any], runs: list[dict[str, Any]]
 ) -> None:
-    """Write runs with the command that made them, one line per run: changes stay readable."""
-    head = json.dumps({"table": table, "command": command, "protocol": protocol}, indent=1)
+    """Write runs with the command that made them, one line per run: changes stay readable.
+
+    A file of the same table and protocol keeps the runs that are not among the new ones, and the
+    commands they came from: a large table can be filled part by part.
+    """
+    head = {"table": table, "command": command, "protocol": dict(protocol)}
+    if path.exists():
+        saved = json.loads(path.read_text())
+        if all(saved.get(name) == head[name] for name in ("table", "protocol")):
+            known = {_cell_of(run) for run in runs}
+            kept = [run for run in saved["runs"] if _cell_of(run) not in known]
+            if kept:
+                commands = [*saved["command"].split(_AND), command]
+                head["command"] = _AND.join(dict.fromkeys(commands))
+            runs = [*kept, *runs]
+    text = json.dumps(head, indent=1)
     lines = ",\n".join(json.dumps(run, sort_keys=True) for run in runs)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (head[:-2] + f',\n "runs": [\n{lines}\n]}}\n').encode())
+    write_atomically(path, (text[:-2] + f',\n "runs": [\n{lines}\n]}}\n').encode())
 
 
 def load_collection(path: Path) -> list[dict[str, Any]]:
@@ -74,6 +89,10 @@ def pair_of(run: Mapping[str, Any]) -> Seed:
     """What pairs a record with those of other methods; its seed, if nothing else is said."""
     pair: Seed = run.get("pair", run["seed"])
     return pair
+
+
+def _cell_of(run: Mapping[str, Any]) -> tuple[str, str, Seed]:
+    return run["method"], run["column"], pair_of(run)
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
