@@ -86,12 +86,20 @@ def test_settings_of_xder_are_the_papers(
     assert config.options == coefficients
 
 
-@pytest.mark.parametrize(("preset", "limit"), [("cifar10", None), ("cifar100", 20_000)])
-def test_small_presets_differ_in_scale_alone(preset: str, limit: int | None) -> None:
+@pytest.mark.parametrize(("preset", "limit"), [("cifar10", 10_000), ("cifar100", 20_000)])
+def test_small_presets_differ_in_scale_alone(preset: str, limit: int) -> None:
     for host in HOSTS:
-        small = resolve(f"{preset}-small", host)
-        assert (small.width, small.limit) == (20, limit)
-        assert replace(small, width=64, limit=None) == resolve(preset, host)
+        small, full = resolve(f"{preset}-small", host), resolve(preset, host)
+        assert (small.width, small.limit, small.channels_last) == (20, limit, True)
+        scale = {"width": 64, "limit": None, "channels_last": False, "options": full.options}
+        assert replace(small, **scale) == full
+        assert set(small.options) - set(full.options) <= {"epochs", "fit_last_only"}
+
+
+@pytest.mark.parametrize(("host", "epochs"), [("gdumb", 32), ("puridiver", 31), ("abs", 31)])
+def test_small_presets_fit_the_memory_once_and_end_with_a_cycle(host: str, epochs: int) -> None:
+    options = resolve("cifar10-small", host).options
+    assert options == {"epochs": epochs, "fit_last_only": 1}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +160,9 @@ def test_what_the_paper_leaves_open_is_marked() -> None:
     assert provenance(resolve("mnist"), "batch") == "left open by the paper"
     assert not provenance(resolve("mnist"), "capacity")
     assert provenance(resolve("cifar100-small"), "limit") == "the paper uses the whole stream"
-    assert not provenance(resolve("cifar10-small"), "limit")
+    assert not provenance(resolve("cifar10"), "limit")
+    assert "255 epochs" in provenance(resolve("cifar10-small", "abs"), "options")
+    assert "epochs" not in provenance(resolve("cifar10", "abs"), "options")
     puridiver = resolve("cifar10", "puridiver", "sphere")
     assert all(provenance(puridiver, name) for name in ("k_s", "k_t", "t_frac", "every", "lr"))
     assert not provenance(puridiver, "alpha")

@@ -6,6 +6,7 @@ Examples:
   sphere bench allocate --markdown docs/performance.md
   sphere bench train --data DIR --markdown docs/performance-train.md
   sphere bench hosts --markdown docs/performance-hosts.md
+  sphere bench scoring --markdown docs/performance-scoring.md
   sphere bench instruct --markdown docs/performance-instruct.md
   sphere bench coding --markdown docs/performance-coding.md
 """
@@ -28,6 +29,7 @@ BENCHMARKS: tuple[str, ...] = (
     "train",
     "hosts",
     "instruct",
+    "scoring",
     "augmentation",
     "sandbox",
     "coding",

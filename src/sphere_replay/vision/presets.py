@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from sphere_replay.hosts import HOSTS
 from sphere_replay.usage import unknown
 from sphere_replay.vision.config import ConfigError, VisionConfig
 
@@ -49,12 +50,20 @@ ALLOCATION: dict[tuple[str, str], Settings] = {
 """The paper's table of allocation settings, where it differs from k_s 5, k_T 25, T_frac 0.5, 4."""
 
 SMALL: dict[str, Settings] = {
-    "cifar10": {"width": 20},
-    "cifar100": {"width": 20, "limit": 20_000},
-    "tiny-imagenet": {"width": 20, "limit": 20_000},
+    "cifar10": {"width": 20, "limit": 10_000, "channels_last": True},
+    "cifar100": {"width": 20, "limit": 20_000, "channels_last": True},
+    "tiny-imagenet": {"width": 20, "limit": 20_000, "channels_last": True},
 }
-"""What `-small` presets have instead: a narrow network and, where a rescoring of the memory would
-still take a CPU days, a part of the stream. Memories keep their size."""
+"""What `-small` presets have instead, so that a CPU can run them: a narrow network, a part of the
+stream, the faster memory format. Memories keep their size."""
+
+SMALL_FITS: dict[str, dict[str, float]] = {
+    "gdumb": {"epochs": 32},
+    "puridiver": {"epochs": 31, "fit_last_only": 1},
+    "abs": {"epochs": 31, "fit_last_only": 1},
+}
+"""Memory fits of `-small` presets: one, after the last task, and fewer cycles of warm restarts. As
+in the paper's number of epochs, the last cycle is complete."""
 
 MIR_POOL = {"cifar10": 96, "cifar100": 160}
 DEFAULT_MIR_POOL = 96
@@ -109,6 +118,7 @@ def resolve(
     }
     if small:
         settings |= SMALL[dataset]
+        settings["options"] = settings.get("options", {}) | SMALL_FITS.get(host, {})
     if select in SCORED_EVERY_STEP:
         settings |= {"every": 1, "pool": MIR_POOL.get(dataset, DEFAULT_MIR_POOL)}
     settings["virtual_lr"] = overrides.get("lr", settings.get("lr", VisionConfig.lr))
@@ -138,6 +148,16 @@ def provenance(config: VisionConfig, setting: str) -> str:
         return "the paper uses the whole stream"
     if setting == "pool" and config.select not in SCORED_EVERY_STEP:
         return ""  # the paper scores the whole memory, but for MIR
+    note = _note(config, setting)
+    if setting == "options" and "epochs" in config.options:
+        # The defaults of hosts that fit their memory are the paper's.
+        epochs = f"the paper fits {HOSTS[config.host].OPTIONS['epochs']:g} epochs"
+        return f"{epochs}; {note}" if note else epochs
+    return note
+
+
+def _note(config: VisionConfig, setting: str) -> str:
+    """The most specific of the notes above."""
     for dataset in (config.dataset, "*"):
         for host in (config.host, "*"):
             if note := NOTES.get((dataset, host), {}).get(setting):
