@@ -10,6 +10,7 @@ from sphere_replay.benchmarks import hosts
 from sphere_replay.benchmarks.hosts import (
     QUICK,
     WITH_SPHERE,
+    Announcer,
     Cell,
     Contestant,
     Plan,
@@ -22,7 +23,7 @@ from sphere_replay.commands import bench
 from sphere_replay.hosts import HOSTS
 from sphere_replay.vision.presets import resolve
 
-TINY = Plan(width=1, capacity=16, batch=4, hosts=("er", "xder"), least_rounds=1)
+TINY = Plan(width=1, capacity=16, batch=4, hosts=("er", "xder"), rounds=1)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ TINY = Plan(width=1, capacity=16, batch=4, hosts=("er", "xder"), least_rounds=1)
 def test_passes_of_a_step_by_hand(
     contestant: Contestant, forward: float, backward: float, scored: float
 ) -> None:
-    turn = Turn(TINY, contestant)
+    turn = Turn(TINY, contestant, Announcer(lambda *_: None, total=2))
     if contestant.host != "none":
         assert len(turn.host.memory) == TINY.capacity
     with threads(1):
@@ -74,8 +75,8 @@ def test_hosts_are_compared_with_er_and_sphere_with_its_host() -> None:
     assert xder.explained == pytest.approx((xder.forward + 2 * xder.backward) / 6)
     assert er_sphere.explained == pytest.approx((4 + 2 * 2) / 6)
     assert xder.forward > 10  # four strong views of twelve images for four of the stream
-    assert told[0] == (0, 5, "fill the memory, er")
-    assert told[-1] == (5, 5, "done")
+    assert told[0] == (0, 8, "fill the memory, er")
+    assert told[-1] == (8, 8, "done")
 
 
 def cell(figure: str, ratio: float, explained: float) -> Cell:

@@ -39,11 +39,10 @@ class Plan:
     capacity: int = 500
     batch: int = 32
     hosts: tuple[str, ...] = tuple(HOSTS)
-    least_rounds: int = 3
-    least_seconds: float = 0.0
+    rounds: int = 3
 
 
-QUICK = Plan(width=2, capacity=32, batch=4, least_rounds=1)
+QUICK = Plan(width=2, capacity=32, batch=4, rounds=1)
 
 
 @dataclass(frozen=True)
@@ -133,19 +132,31 @@ def measure_cells(plan: Plan, progress: Progress) -> list[Cell]:
     """Every host of the plan, then those with SPHERE in them."""
     contestants = [Contestant(host) for host in plan.hosts]
     contestants += [Contestant(host, "sphere") for host in plan.hosts if host in WITH_SPHERE]
-    turns = {}
-    for done, contestant in enumerate(contestants):
-        progress(done, len(contestants) + 1, f"fill the memory, {contestant.name}")
-        turns[contestant] = Turn(plan, contestant)
-    progress(len(contestants), len(contestants) + 1, "time the steps")
+    announce = Announcer(progress, total=len(contestants) * (1 + plan.rounds))
+    turns = {contestant: Turn(plan, contestant, announce) for contestant in contestants}
     timing = interleave(
         {contestant.name: turn for contestant, turn in turns.items()},
-        least_rounds=plan.least_rounds,
-        least_seconds=plan.least_seconds,
+        least_rounds=plan.rounds,
+        least_seconds=0.0,
+        warm_up=False,  # filling the memories was one
         clock=fair_clock(),
     )
-    progress(len(contestants) + 1, len(contestants) + 1, "done")
+    announce("done")
     return [_cell(contestant, turns, timing.seconds, timing.rounds) for contestant in contestants]
+
+
+class Announcer:
+    """Tells a progress bar what begins, and how many things are done by then."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+
+    def __call__(self, label: str) -> None:
+        """The next thing begins."""
+        self._progress(self._done, self._total, label)
+        self._done += 1
 
 
 class Turn:
@@ -154,15 +165,19 @@ class Turn:
     STEPS = 8
     """A multiple of every preset's interval."""
 
-    def __init__(self, plan: Plan, contestant: Contestant) -> None:
+    def __init__(self, plan: Plan, contestant: Contestant, announce: Announcer) -> None:
+        announce(f"fill the memory, {contestant.name}")
         self.config = _config(plan, contestant)
         self.host = _filled(self.config)
         self._batches = _batches(self.config, task=1)
         self._before = Costs(**asdict(self.host.costs))
         self._steps = 0
+        self._announce = announce
+        self._name = contestant.name
 
     def __call__(self) -> None:
         """Take the steps."""
+        self._announce(f"time the steps, {self._name}")
         for batch in itertools.islice(self._batches, self.STEPS):
             self.host.observe(batch)
         self._steps += self.STEPS
