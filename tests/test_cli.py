@@ -122,6 +122,9 @@ def test_from_sweep_to_table_and_pictures(
     assert wanted | {"paired_gain", "ci95"} <= set(cell)
     assert cell["seeds"] == 2
     assert len(cell["ci95"]) == 2
+    assert "passes" not in table
+    _, out, _ = run(capsys, "table", "digits", "--runs", str(runs), "--json", "--costs")
+    assert set(json.loads(out)["passes"]) == {"ER", "ER + SPHERE"}
     plots = tmp_path / "plots"
     code, out, _ = run(
         capsys, "plot", "digits", "--runs", str(runs), "--out", str(plots), "--column", "40%"

@@ -11,12 +11,14 @@ from sphere_replay.experiments.render import notes, to_json, to_markdown, to_ric
 from sphere_replay.experiments.statistics import Spread, student_t_quantile
 from sphere_replay.experiments.tables import (
     Measure,
+    Passes,
     Published,
     Result,
     Row,
     TableSpec,
     Unit,
     build_rows,
+    mean_passes,
 )
 
 
@@ -120,11 +122,11 @@ def test_plain_text_in_full() -> None:
     assert to_text(spec, build_rows(spec, _results())) == (
         "A demonstration\n"
         "\n"
-        "Method       clean                     40%\n"
-        "-----------  ------------------------  ---\n"
-        "ER           40.0 ± 8.2                --\n"
+        "Method       clean\n"
+        "-----------  ------------------------\n"
+        "ER           40.0 ± 8.2\n"
         "             paper 43.4 ± 5.7\n"
-        "ER + SPHERE  61.7 ± 22.5               --\n"
+        "ER + SPHERE  61.7 ± 22.5\n"
         "             gain +7.5 [-24.3, +39.3]\n"
         "\n"
         "Class-IL ↑: (1/T) Σ_j A[T, j], A[T, j] over the test examples of task j, no task "
@@ -134,8 +136,38 @@ def test_plain_text_in_full() -> None:
         "gain: mean paired improvement over the baseline on common seeds, positive is better "
         "(ER + SPHERE - ER); in brackets its 95% confidence interval, Student's t.\n"
         "paper: the published value.\n"
+        "Columns without runs: 40%.\n"
         "n = 3 in every filled cell.\n"
     )
+
+
+def test_costs_are_means_over_the_runs_of_a_method() -> None:
+    costs = [
+        {"forward_per_example": 6.0, "backward_per_example": 2.0, "scored_per_example": 4.0},
+        {"forward_per_example": 10.0, "backward_per_example": 2.0, "scored_per_example": 8.0},
+    ]
+    results = [
+        Result("ER + SPHERE", "clean", seed, {"class_il": 0.5}, passes)
+        for seed, passes in enumerate(costs)
+    ]
+    results.append(Result("ER", "clean", 0, {"class_il": 0.5}))
+    passes = mean_passes(results)
+    assert passes == {"ER + SPHERE": Passes(8.0, 2.0, 6.0)}
+    spec = _spec(measures=(Measure("class_il"),))
+    rows = build_rows(spec, results)
+    heading, _, *lines = to_markdown(spec, rows, passes).splitlines()[2:6]
+    assert heading.endswith("| Passes |")
+    assert [line.split(" | ")[-1] for line in lines] == ["-- |", "8.0 + 2.0<br>6.0 scored |"]
+    assert to_json(spec, rows, passes)["passes"]["ER + SPHERE"]["scored"] == 6
+    assert "Passes" not in to_text(spec, rows)
+
+
+def test_columns_without_runs_are_named_and_not_shown() -> None:
+    spec = _spec(measures=(Measure("class_il"),), columns=("clean", "40%"), published={})
+    rows = build_rows(spec, [Result("ER", "40%", 0, {"class_il": 0.5})])
+    lines = to_markdown(spec, rows).splitlines()
+    assert lines[2] == "| Method | 40% |"
+    assert "- Columns without runs: clean." in lines
 
 
 def test_markdown_is_a_table_with_its_definitions() -> None:

@@ -91,8 +91,8 @@ def test_small_presets_differ_in_scale_alone(preset: str, limit: int) -> None:
     for host in HOSTS:
         small, full = resolve(f"{preset}-small", host), resolve(preset, host)
         assert (small.width, small.limit, small.channels_last) == (20, limit, True)
-        scale = {"width": 64, "limit": None, "channels_last": False, "options": full.options}
-        assert replace(small, **scale) == full
+        rescaled = replace(small, width=64, limit=None, channels_last=False, options=full.options)
+        assert rescaled == full
         assert set(small.options) - set(full.options) <= {"epochs", "fit_last_only"}
 
 

@@ -4,7 +4,7 @@ Numbers come from a file that `sphere sweep --save` wrote, or straight from run 
 
 Examples:
   sphere table mnist
-  sphere table cifar10 --small
+  sphere table cifar10 --small --costs
   sphere table digits --runs runs --seeds 5
 """
 
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_small_option(parser)
     parser.add_argument("--runs", type=Path, metavar="DIR", help="read run folders instead")
     parser.add_argument("--seeds", type=int, default=1000, help="with --runs: how many seeds")
+    parser.add_argument("--costs", action="store_true", help="show passes per stream example too")
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
     parser.add_argument("--markdown", action="store_true", help="as Markdown")
 
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.experiments.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS
     from sphere_replay.experiments.collection import as_results, collect, load_collection
     from sphere_replay.experiments.render import to_json, to_markdown, to_rich
-    from sphere_replay.experiments.tables import build_rows
+    from sphere_replay.experiments.tables import build_rows, mean_passes
 
     table = table_named(arguments.table, small=arguments.small)
     command = f"sphere sweep {arguments.table}" + (" --small" if arguments.small else "")
@@ -58,13 +59,17 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{place} is damaged: {error}") from error
     if not runs:
         raise UsageError(f"no results in {place}; make them with: {remedy}")
-    rows = build_rows(table.spec, as_results(runs))
+    results = as_results(runs)
+    rows = build_rows(table.spec, results)
+    costs = mean_passes(results) if arguments.costs else {}
+    if arguments.costs and not costs:
+        raise UsageError(f"the runs in {place} counted no passes: leave out --costs")
     if arguments.json:
-        print(json.dumps(to_json(table.spec, rows)))
+        print(json.dumps(to_json(table.spec, rows, costs)))
     elif arguments.markdown:
-        print(to_markdown(table.spec, rows))
+        print(to_markdown(table.spec, rows, costs))
     else:
         from rich.console import Console
 
-        Console().print(to_rich(table.spec, rows))
+        Console().print(to_rich(table.spec, rows, costs))
     return 0

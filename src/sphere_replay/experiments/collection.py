@@ -82,7 +82,10 @@ def load_collection(path: Path) -> list[dict[str, Any]]:
 
 def as_results(runs: Iterable[Mapping[str, Any]]) -> list[Result]:
     """Records as the table builder takes them."""
-    return [Result(run["method"], run["column"], pair_of(run), run["metrics"]) for run in runs]
+    return [
+        Result(run["method"], run["column"], pair_of(run), run["metrics"], run.get("costs", {}))
+        for run in runs
+    ]
 
 
 def pair_of(run: Mapping[str, Any]) -> Seed:

@@ -1,33 +1,38 @@
 """A table as text, Markdown, a rich table or JSON, with its definitions underneath."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sphere_replay.experiments.tables import Row, TableSpec, Unit, agreements
+from sphere_replay.experiments.tables import Passes, Row, TableSpec, Unit, agreements
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+Costs = Mapping[str, Passes]
+"""Passes by method; shown where there are any."""
+NO_COSTS: Costs = {}
 Grid = list[list[list[str]]]
 """Lines of text by row and column; the first row is the heading."""
 
 
-def to_json(spec: TableSpec, rows: Sequence[Row]) -> dict[str, Any]:
+def to_json(spec: TableSpec, rows: Sequence[Row], costs: Costs = NO_COSTS) -> dict[str, Any]:
     """The table for programs: one row a cell, numbers unrounded."""
-    table = {
+    table: dict[str, Any] = {
         "table": spec.name,
         "rows": [row.to_dict() for row in rows],
-        "notes": notes(spec, rows),
+        "notes": notes(spec, rows, costs),
     }
     if spec.relative:
         table["orders"] = [asdict(agreement) for agreement in agreements(spec, rows)]
+    if costs:
+        table["passes"] = {method: asdict(passes) for method, passes in costs.items()}
     return table
 
 
-def to_text(spec: TableSpec, rows: Sequence[Row]) -> str:
+def to_text(spec: TableSpec, rows: Sequence[Row], costs: Costs = NO_COSTS) -> str:
     """The table in plain, aligned text."""
-    grid = _grid(spec, rows)
+    grid = _grid(spec, rows, costs)
     columns = range(len(grid[0]))
     widths = [max(len(line) for cells in grid for line in cells[i]) for i in columns]
     rule = "  ".join("-" * width for width in widths)
@@ -39,28 +44,28 @@ def to_text(spec: TableSpec, rows: Sequence[Row]) -> str:
             lines.append("  ".join(padded).rstrip())
         if index == 0:
             lines.append(rule)
-    return "\n".join([*lines, "", *notes(spec, rows)]) + "\n"
+    return "\n".join([*lines, "", *notes(spec, rows, costs)]) + "\n"
 
 
-def to_markdown(spec: TableSpec, rows: Sequence[Row]) -> str:
+def to_markdown(spec: TableSpec, rows: Sequence[Row], costs: Costs = NO_COSTS) -> str:
     """The table for a Markdown document."""
     heading, *body = [
         ["<br>".join(line.replace("|", "\\|") for line in cell) for cell in cells]
-        for cells in _grid(spec, rows)
+        for cells in _grid(spec, rows, costs)
     ]
     alignment = ["---", *["---:"] * (len(heading) - 1)]
     table = ["| " + " | ".join(cells) + " |" for cells in (heading, alignment, *body)]
-    remarks = [f"- {note}" for note in notes(spec, rows)]
+    remarks = [f"- {note}" for note in notes(spec, rows, costs)]
     return "\n".join([f"**{spec.title}**", "", *table, "", *remarks]) + "\n"
 
 
-def to_rich(spec: TableSpec, rows: Sequence[Row]) -> "Table":
+def to_rich(spec: TableSpec, rows: Sequence[Row], costs: Costs = NO_COSTS) -> "Table":
     """The table for a terminal; needs rich, which the `report` extra brings."""
     from rich.table import Table
     from rich.text import Text
 
-    heading, *body = _grid(spec, rows)
-    table = Table(title=Text(spec.title), caption=Text("\n".join(notes(spec, rows))))
+    heading, *body = _grid(spec, rows, costs)
+    table = Table(title=Text(spec.title), caption=Text("\n".join(notes(spec, rows, costs))))
     table.caption_justify = "left"
     for index, cell in enumerate(heading):
         # Text, not str: brackets of an interval are no markup.
@@ -70,7 +75,7 @@ def to_rich(spec: TableSpec, rows: Sequence[Row]) -> "Table":
     return table
 
 
-def notes(spec: TableSpec, rows: Sequence[Row]) -> list[str]:
+def notes(spec: TableSpec, rows: Sequence[Row], costs: Costs = NO_COSTS) -> list[str]:
     """What the numbers are: formula of each metric, kind of SD, gain, origin, number of seeds."""
     lines = []
     for measure in spec.measures:
@@ -97,6 +102,14 @@ def notes(spec: TableSpec, rows: Sequence[Row]) -> list[str]:
             "methods come in the paper's order."
             for each in agreements(spec, rows)
         ]
+    if costs:
+        lines.append(
+            "Passes: images or sequences through the network per stream example, over the whole "
+            "run: forward + backward, and how many of the forward ones only score memories."
+        )
+    if absent := set(spec.columns) - set(_shown_columns(spec, rows)):
+        names = ", ".join(column for column in spec.columns if column in absent)
+        lines.append(f"Columns without runs: {names}.")
     counts = _counts(rows)
     if len(counts) == 1:
         lines.append(f"n = {counts.pop()} in every filled cell.")
@@ -107,11 +120,18 @@ def _counts(rows: Sequence[Row]) -> set[int]:
     return {row.seeds for row in rows if row.seeds}
 
 
-def _grid(spec: TableSpec, rows: Sequence[Row]) -> Grid:
+def _shown_columns(spec: TableSpec, rows: Sequence[Row]) -> list[str]:
+    """Columns that some run has filled; all, if there is none."""
+    filled = {row.column for row in rows if row.seeds}
+    return [column for column in spec.columns if column in filled or not filled]
+
+
+def _grid(spec: TableSpec, rows: Sequence[Row], costs: Costs) -> Grid:
     cells = {(row.method, row.column, row.metric): row for row in rows}
     uneven = len(_counts(rows)) > 1
+    columns = _shown_columns(spec, rows)
     grid: Grid = [[["Method"]]]
-    for column in spec.columns:
+    for column in columns:
         for measure in spec.measures:
             # One heading where one says it all, two where both vary.
             both = len(spec.columns) > 1 and len(spec.measures) > 1
@@ -119,10 +139,14 @@ def _grid(spec: TableSpec, rows: Sequence[Row]) -> Grid:
             grid[0].append([column, measure.title] if both else [single])
     for method in spec.methods:
         line = [[method]]
-        for column in spec.columns:
+        for column in columns:
             for measure in spec.measures:
                 line.append(_cell(cells[method, column, measure.name], spec.unit, uneven))
         grid.append(line)
+    if costs:
+        grid[0].append(["Passes"])
+        for line, method in zip(grid[1:], spec.methods, strict=True):
+            line.append(_passes(costs[method]) if method in costs else ["--"])
     return grid
 
 
@@ -141,6 +165,11 @@ def _cell(row: Row, unit: Unit, show_count: bool) -> list[str]:
     if row.published_gain is not None:
         lines.append(f"paper's gain {row.published_gain:+.{digits}f}")
     return lines
+
+
+def _passes(passes: Passes) -> list[str]:
+    lines = [f"{passes.forward:.1f} + {passes.backward:.1f}"]
+    return [*lines, f"{passes.scored:.1f} scored"] if passes.scored else lines
 
 
 def _value(mean: float | None, sd: float | None, digits: int) -> str:

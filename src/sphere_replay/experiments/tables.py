@@ -38,6 +38,7 @@ class Result:
     column: str
     seed: Seed
     metrics: Mapping[str, float]
+    costs: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,29 @@ class Agreement:
     agreeing: int
     pairs: int
     """Of methods that were both run, and that the paper tells apart."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Passes through the network per stream example."""
+
+    forward: float
+    """All of them, those of scoring among them."""
+    backward: float
+    scored: float
+
+
+def mean_passes(results: Iterable[Result]) -> dict[str, Passes]:
+    """What each method costs, over all of its runs that counted passes."""
+    counted: dict[str, list[Mapping[str, float]]] = {}
+    for result in results:
+        if "forward_per_example" in result.costs:
+            counted.setdefault(result.method, []).append(result.costs)
+    kinds = ("forward", "backward", "scored")
+    return {
+        method: Passes(*(mean([costs[f"{kind}_per_example"] for costs in runs]) for kind in kinds))
+        for method, runs in counted.items()
+    }
 
 
 def build_rows(spec: TableSpec, results: Iterable[Result]) -> list[Row]:
