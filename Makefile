@@ -21,6 +21,9 @@ lint: $(VENV)/.ready
 bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GEMM; writes docs/performance*.md.
 	$(BIN)/sphere bench allocate --markdown docs/performance.md
 	$(BIN)/sphere bench train --markdown docs/performance-train.md
+	$(BIN)/sphere bench hosts --markdown docs/performance-hosts.md
+	$(BIN)/sphere bench scoring --markdown docs/performance-scoring.md
+	$(BIN)/sphere bench augmentation --markdown docs/performance-augmentation.md
 	$(BIN)/sphere bench instruct --markdown docs/performance-instruct.md
 	$(BIN)/sphere bench coding --markdown docs/performance-coding.md
 	$(BIN)/sphere bench sandbox --markdown docs/performance-sandbox.md

@@ -17,7 +17,13 @@ from torch.nn.functional import normalize
 from sphere_replay.allocation import Sphere, allocate
 from sphere_replay.benchmarks import Progress, Report, Target
 from sphere_replay.benchmarks.naive import available_peers, naive_weights, topk_weights
-from sphere_replay.benchmarks.timing import all_threads, describe_machine, interleave, peak_memory
+from sphere_replay.benchmarks.timing import (
+    all_threads,
+    describe_machine,
+    interleave,
+    milliseconds,
+    peak_memory,
+)
 from sphere_replay.geometry import DenseGeometry, SquaredEuclidean, TiledGeometry
 from sphere_replay.geometry.tiled import DEFAULT_BUDGET
 from sphere_replay.geometry.tiles import TileGeometry
@@ -285,7 +291,7 @@ def _table(cells: list[Cell]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], .
     table: dict[str, list[str]] = {
         "m": [str(cell.size) for cell in cells],
         "d": [str(cell.dim) for cell in cells],
-        "sphere ms": [f"{1e3 * cell.seconds['sphere']:.3g}" for cell in cells],
+        "sphere ms": [milliseconds(cell.seconds["sphere"]) for cell in cells],
     }
     for name in RATIOS:
         table[name] = [_text(cell.ratio(name), ".2f") for cell in cells]

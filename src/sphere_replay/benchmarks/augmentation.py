@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sphere_replay.benchmarks import Progress, Report, Target
 from sphere_replay.benchmarks.stopwatch import fair_clock, threads
-from sphere_replay.benchmarks.timing import describe_machine, interleave
+from sphere_replay.benchmarks.timing import describe_machine, interleave, milliseconds
 from sphere_replay.randomness import stream
 from sphere_replay.vision.strong_views import HUE, STRENGTH, boxes, strong_views
 
@@ -84,7 +84,7 @@ def measure(arguments: argparse.Namespace, progress: Progress) -> Report:
                 cell.way,
                 str(cell.images),
                 f"{cell.size} x {cell.size}",
-                f"{1e3 * cell.seconds:.3g}",
+                milliseconds(cell.seconds),
                 f"{cell.ratio:.1f}",
             )
             for cell in cells

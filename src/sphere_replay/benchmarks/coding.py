@@ -14,7 +14,7 @@ from typing import Any
 
 from sphere_replay.benchmarks import Progress, Report, Target
 from sphere_replay.benchmarks.stopwatch import threads
-from sphere_replay.benchmarks.timing import describe_machine
+from sphere_replay.benchmarks.timing import describe_machine, milliseconds
 from sphere_replay.coding.job import CodingJob, open_sandbox
 from sphere_replay.coding.models import load_policy
 from sphere_replay.coding.presets import resolve
@@ -84,7 +84,7 @@ def measure(arguments: argparse.Namespace, progress: Progress) -> Report:
         cells=tuple(asdict(cell) for cell in cells),
         columns=("part of an update", "ms", "share"),
         rows=tuple(
-            (cell.part, f"{1e3 * cell.seconds:.3g}", f"{100 * cell.share:.2f}%") for cell in cells
+            (cell.part, milliseconds(cell.seconds), f"{100 * cell.share:.2f}%") for cell in cells
         ),
         legend=(
             f"The micro policy, {plan.batch} current problems and {plan.candidates} candidates "

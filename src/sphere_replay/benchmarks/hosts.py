@@ -13,7 +13,7 @@ import torch
 
 from sphere_replay.benchmarks import Progress, Report, Target
 from sphere_replay.benchmarks.stopwatch import fair_clock, threads
-from sphere_replay.benchmarks.timing import describe_machine, interleave
+from sphere_replay.benchmarks.timing import describe_machine, interleave, milliseconds
 from sphere_replay.hosts import HOSTS, Batch, Costs, Host
 from sphere_replay.randomness import stream
 from sphere_replay.vision.assembly import build_host
@@ -262,7 +262,7 @@ def _table(cells: Sequence[Cell]) -> tuple[tuple[str, ...], tuple[tuple[str, ...
     rows = tuple(
         (
             cell.figure,
-            f"{1e3 * cell.seconds:.3g}",
+            milliseconds(cell.seconds),
             *(show(value) for value in (cell.forward, cell.scored, cell.backward)),
             cell.against,
             *(show(value) for value in (cell.ratio, cell.explained)),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sphere_replay.benchmarks import Progress, Report, Target
 from sphere_replay.benchmarks.stopwatch import PARTS, Stopwatch, divided, fair_clock, threads
-from sphere_replay.benchmarks.timing import describe_machine, interleave
+from sphere_replay.benchmarks.timing import describe_machine, interleave, milliseconds
 from sphere_replay.instruct.assembly import build_base, build_corpus, build_encoder
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.learner import Learner
@@ -108,7 +108,7 @@ def measure(arguments: argparse.Namespace, progress: Progress) -> Report:
         columns=("what", "ms", "against", "ratio"),
         rows=(
             *(
-                (cell.figure, f"{1e3 * cell.seconds:.3g}", cell.against, f"{cell.ratio:.2f}")
+                (cell.figure, milliseconds(cell.seconds), cell.against, f"{cell.ratio:.2f}")
                 for cell in cells
             ),
             ("padding", "", "all tokens", f"{waste:.3f}"),

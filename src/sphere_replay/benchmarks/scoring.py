@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sphere_replay.benchmarks import Progress, Report, Target
 from sphere_replay.benchmarks.stopwatch import fair_clock, threads
-from sphere_replay.benchmarks.timing import describe_machine, interleave
+from sphere_replay.benchmarks.timing import describe_machine, interleave, milliseconds
 from sphere_replay.randomness import stream
 from sphere_replay.scoring.folding import FOLDED_CHUNK, FoldedForward
 from sphere_replay.vision.models import Classifier, build_model
@@ -83,7 +83,7 @@ def measure(arguments: argparse.Namespace, progress: Progress) -> Report:
         cells=tuple(asdict(cell) for cell in cells),
         columns=("forward", "ms", "gain", "in all"),
         rows=tuple(
-            (cell.way, f"{1e3 * cell.seconds:.3g}", f"{cell.gain:.2f}", f"{cell.in_all:.2f}")
+            (cell.way, milliseconds(cell.seconds), f"{cell.gain:.2f}", f"{cell.in_all:.2f}")
             for cell in cells
         ),
         legend=(setting, *LEGEND),

@@ -63,6 +63,11 @@ def interleave(
     return Timing({name: median(values) for name, values in taken.items()}, rounds)
 
 
+def milliseconds(seconds: float) -> str:
+    """For a table: three digits that count, and no exponent."""
+    return f"{float(f'{1e3 * seconds:.3g}'):g}"
+
+
 def peak_memory(
     workload: str, arguments: Mapping[str, object], warm_up: Mapping[str, object]
 ) -> float | None:

@@ -17,7 +17,7 @@ from sphere_replay.benchmarks import Progress, Report, Target
 from sphere_replay.benchmarks.digits import random_images, stored_mnist
 from sphere_replay.benchmarks.steps import time_steps
 from sphere_replay.benchmarks.stopwatch import fair_clock, threads
-from sphere_replay.benchmarks.timing import all_threads, describe_machine, interleave
+from sphere_replay.benchmarks.timing import all_threads, describe_machine, interleave, milliseconds
 from sphere_replay.randomness import stream
 from sphere_replay.scoring import Scores, score
 from sphere_replay.vision.datasets import ImageData
@@ -280,10 +280,10 @@ def _table(cells: Sequence[Cell]) -> tuple[tuple[str, ...], tuple[tuple[str, ...
     rows: list[tuple[str, ...]] = []
     for cell in cells:
         speed = "" if cell.images_per_second is None else f"{cell.images_per_second:,.0f}"
-        ms = f"{1e3 * cell.seconds:.3g}"
+        ms = milliseconds(cell.seconds)
         what = (cell.figure, cell.setting, str(cell.threads), ms, speed)
         rows.append((*what, cell.against, f"{cell.ratio:.2f}"))
         for part, ratio in cell.parts.items():
-            ms = f"{1e3 * cell.seconds * ratio / cell.ratio:.3g}"
+            ms = milliseconds(cell.seconds * ratio / cell.ratio)
             rows.append((f"its {part}", "", "", ms, "", cell.against, f"{ratio:.2f}"))
     return columns, tuple(rows)

@@ -88,7 +88,12 @@ NOTES: dict[tuple[str, str], dict[str, str]] = {
         "options": f"all but epochs and rate of the fit {_OPEN}",
         **dict.fromkeys(("lr", "virtual_lr"), "one rate is given, of stream or fit"),
     },
-    ("*", "abs"): {"options": "fit as PuriDivER's, rest open", **_ALLOCATION_OPEN, **_RATES_OPEN},
+    ("*", "abs"): {
+        "options": "fit as PuriDivER's, rest open",
+        "head": "of the authors; the paper's ER-ACE has a cosine one",
+        **_ALLOCATION_OPEN,
+        **_RATES_OPEN,
+    },
 }
 """Values that the paper does not give, or gives otherwise, by dataset and host."""
 
@@ -150,8 +155,7 @@ def provenance(config: VisionConfig, setting: str) -> str:
         return ""  # the paper scores the whole memory, but for MIR
     note = _note(config, setting)
     if setting == "options" and "epochs" in config.options:
-        # The defaults of hosts that fit their memory are the paper's.
-        epochs = f"the paper fits {HOSTS[config.host].OPTIONS['epochs']:g} epochs"
+        epochs = f"the full preset fits {HOSTS[config.host].OPTIONS['epochs']:g} epochs"
         return f"{epochs}; {note}" if note else epochs
     return note
 
