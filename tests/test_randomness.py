@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from sphere_replay.randomness import PURPOSES, globally_seeded, stream
+from sphere_replay.randomness import PURPOSES, branched, globally_seeded, stream
 
 
 def numbers(generator: torch.Generator) -> list[float]:
@@ -84,3 +84,26 @@ def test_the_global_generator_is_restored_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="broken module"):
         fail_while_building()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("draws", [0, 1, 100])
+def test_after_a_branch_a_generator_has_moved_by_one_draw(draws: int) -> None:
+    generator, other = stream(0, "augmentation"), stream(0, "augmentation")
+    with branched(generator):
+        inside = torch.rand(draws, generator=generator)
+    torch.randint(2**62, (), generator=other)
+    assert torch.equal(generator.get_state(), other.get_state())
+    assert draws == 0 or not torch.equal(inside, torch.rand(draws, generator=generator))
+
+
+def test_two_branches_differ_and_each_can_be_walked_again() -> None:
+    def walk(generator: torch.Generator) -> list[float]:
+        numbers = []
+        for _ in range(2):
+            with branched(generator):
+                numbers.append(float(torch.rand((), generator=generator)))
+        return numbers
+
+    first, second = walk(stream(0, "augmentation"))
+    assert first != second
+    assert [first, second] == walk(stream(0, "augmentation"))

@@ -70,6 +70,10 @@ class FlatConfig:
         """Plain values for JSON."""
         return asdict(self)
 
+    def in_full(self) -> dict[str, Any]:
+        """For people: `to_dict`, and what it leaves at the defaults of this version."""
+        return asdict(self)
+
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`."""

@@ -52,3 +52,19 @@ def globally_seeded(generator: torch.Generator) -> Iterator[None]:
         # torch.manual_seed would also reseed the accelerators, which nothing here restores.
         torch.default_generator.manual_seed(int(seed))
         yield
+
+
+@contextmanager
+def branched(generator: torch.Generator) -> Iterator[None]:
+    """Inside the block the generator walks a branch of its own.
+
+    Afterwards it has moved on by one draw, however many were taken inside: what the block draws may
+    depend on anything, and what comes later does not.
+    """
+    seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+    state = generator.get_state()
+    generator.manual_seed(int(seed))
+    try:
+        yield
+    finally:
+        generator.set_state(state)

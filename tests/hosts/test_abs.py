@@ -268,7 +268,7 @@ def test_passes_are_counted() -> None:
 @pytest.mark.parametrize(("slots", "steps"), [(20, 3), (5, 7), (1, 4), (0, 3)])
 def test_doubtful_memories_take_turns(slots: int, steps: int) -> None:
     host = host_with({"fit_batch": 4})
-    batches = host._cycled(torch.arange(100, 100 + slots), steps)
+    batches = host._cycled(torch.arange(100, 100 + slots), steps, min(slots, 4))
     assert [len(batch) for batch in batches] == [min(slots, 4)] * steps
     counts = torch.cat(batches).bincount(minlength=100 + slots)[100:]
     if slots:

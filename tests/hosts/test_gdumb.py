@@ -11,6 +11,7 @@ from hosts.parts import bits, generator, parts, same_bits, stream_batch
 from sphere_replay.hosts import GDumb
 from sphere_replay.hosts.cutmix import cutmix
 from sphere_replay.memory import GreedyBalanced, Memory
+from sphere_replay.randomness import branched
 
 RATES = [0.005, 0.05, 0.05, 0.02525]
 SHORT = {"epochs": 4, "fit_batch": 5}
@@ -40,28 +41,31 @@ def fit_by_hand(host: GDumb, clip: float, mixing: bool) -> dict[str, Tensor]:
     parameters = list(network.parameters())
     momenta = [torch.zeros_like(parameter) for parameter in parameters]
     for rate in RATES:
-        order = torch.randperm(len(host.memory), generator=source)
-        for rows in torch.split(order, 5):
-            views = host.parts.views.augment(host.memory["x"][rows], source)
-            labels = host.memory["y"][rows]
-            torch.rand((), generator=source)  # the coin for CutMix
-            if mixing:
-                mixed = cutmix(views, labels, source)
-                logits = network(mixed.images)
-                own = -F.log_softmax(logits, dim=1).gather(1, labels[:, None]).mean()
-                other = -F.log_softmax(logits, dim=1).gather(1, mixed.other_labels[:, None]).mean()
-                loss = mixed.share * own + (1 - mixed.share) * other
-            else:
-                loss = F.cross_entropy(network(views), labels)
-            gradients = torch.autograd.grad(loss, parameters)
-            norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
-            factor = min(1.0, clip / (float(norm) + 1e-6))
-            with torch.no_grad():
-                for parameter, momentum, gradient in zip(
-                    parameters, momenta, gradients, strict=True
-                ):
-                    momentum.mul_(0.9).add_(gradient * factor + 1e-6 * parameter)
-                    parameter.sub_(rate * momentum)
+        with branched(source):
+            order = torch.randperm(len(host.memory), generator=source)
+            for rows in torch.split(order, 5):
+                views = host.parts.views.augment(host.memory["x"][rows], source)
+                labels = host.memory["y"][rows]
+                torch.rand((), generator=source)  # the coin for CutMix
+                if mixing:
+                    mixed = cutmix(views, labels, source)
+                    logits = network(mixed.images)
+                    own = -F.log_softmax(logits, dim=1).gather(1, labels[:, None]).mean()
+                    other = (
+                        -F.log_softmax(logits, dim=1).gather(1, mixed.other_labels[:, None]).mean()
+                    )
+                    loss = mixed.share * own + (1 - mixed.share) * other
+                else:
+                    loss = F.cross_entropy(network(views), labels)
+                gradients = torch.autograd.grad(loss, parameters)
+                norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+                factor = min(1.0, clip / (float(norm) + 1e-6))
+                with torch.no_grad():
+                    for parameter, momentum, gradient in zip(
+                        parameters, momenta, gradients, strict=True
+                    ):
+                        momentum.mul_(0.9).add_(gradient * factor + 1e-6 * parameter)
+                        parameter.sub_(rate * momentum)
     return bits(network)
 
 
@@ -178,3 +182,17 @@ def test_the_first_weights_are_part_of_the_state() -> None:
     for each in (host, other):
         end_task(each, last=True)
     assert same_bits(bits(host.network), bits(other.network))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cutmix": 2}, "cutmix is a share, at most 1"),
+        ({"fit_last_only": 0.5}, "fit_last_only is a switch"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"fit_batch": 1}, "fit_batch must be at least 2"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        host_with(options)

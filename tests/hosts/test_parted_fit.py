@@ -20,6 +20,7 @@ from sphere_replay.hosts.mixture import NoSplitError
 from sphere_replay.hosts.partition import Partition
 from sphere_replay.hosts.trust_losses import consistency, mixed_cross_entropy, relabel
 from sphere_replay.memory import Memory, PurityDiversity
+from sphere_replay.randomness import branched
 from sphere_replay.scoring import Scores
 
 RATES = [0.03, 0.03, 0.01515, 0.03]
@@ -123,7 +124,7 @@ def fit_by_hand(
     def shuffled(rows: Tensor) -> Tensor:
         return rows[torch.randperm(len(rows), generator=source)]
 
-    for epoch, rate in enumerate(RATES[:epochs]):
+    def one_epoch(epoch: int, rate: float) -> None:
         if epoch == 0:
             batches = list(torch.split(shuffled(torch.arange(21)), 5))
             batches[-2:] = [torch.cat(batches[-2:])]  # 21 = 5 + 5 + 5 + 6: none of one example
@@ -131,7 +132,7 @@ def fit_by_hand(
                 images = views.augment(memory["x"][rows], source)
                 torch.rand((), generator=source)  # the coin for CutMix
                 step(F.cross_entropy(network(images), memory["y"][rows]), rate)
-            continue
+            return
         relabelled, consistent = PARTS.incorrect, PARTS.ambiguous
         if confident:
             relabelled, consistent = consistent, relabelled
@@ -168,6 +169,10 @@ def fit_by_hand(
             same = (weak_s.softmax(1) - strong_s.softmax(1)).square().mean()
             old = F.cross_entropy(mine, memory["y"][rows])
             step((n * old + 2 * new + 2 * same) / (n + 4), rate)
+
+    for epoch, rate in enumerate(RATES[:epochs]):
+        with branched(source):
+            one_epoch(epoch, rate)
     return bits(network)
 
 
@@ -229,6 +234,27 @@ def test_larger_parts_have_larger_batches_that_go_round(monkeypatch: pytest.Monk
     assert host.costs.backward - start.backward == 15 + 3 * 2 * (2 + 2)
 
 
+def test_a_step_never_holds_more_than_sixteen_batches_of_a_part() -> None:
+    few = Partition(torch.arange(3), torch.arange(3, 9), torch.arange(9, 109), TRUST)
+    host = host_with(fit_batch=2)
+    assert host._part_size(few.incorrect, few.clean) == 32
+    assert host._part_size(few.ambiguous, few.clean) == 4
+
+
+def test_what_follows_a_fit_sees_the_same_views_whatever_the_fit_drew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The parts of two runs differ in size, and so do the numbers that their epochs take."""
+    states = []
+    for select, parts_ in (("uniform", PARTS), ("sphere", None)):
+        host = host_with(select, select_stream=0)
+        fixed(parts_, monkeypatch)
+        for step in range(4):
+            host.fit(step)
+        states.append(host.parts.augmentation.get_state())
+    assert torch.equal(*states)
+
+
 # The selection in the fit.
 
 
@@ -284,10 +310,9 @@ def test_scoring_in_the_fit_leaves_statistics_alone(monkeypatch: pytest.MonkeyPa
     fixed(PARTS, monkeypatch)
     host.fit(0)
     before = bits(host.network)
-    assert host._fit is not None
-    host._clean_order(host._fit, PARTS.clean)
+    host._clean_order(PARTS.clean)
     assert same_bits(before, bits(host.network))
-    assert host._fit.running_scale is not None
+    assert host._running_scale is not None
 
 
 # Resuming.

@@ -84,8 +84,12 @@ def test_one_forward_over_both_batches_if_asked_for() -> None:
     for seed in range(3):
         source.set_state(host.parts.augmentation.get_state())
         observe_and_check(host, stream_batch(seed), losses)
-    with pytest.raises(ValueError, match="joint_batch works with the uniform selection only"):
+    with pytest.raises(ValueError, match="joint_batch needs uniform draws"):
         host_with("sphere", joint_batch=1)
+    fit_only = host_with("sphere", joint_batch=1, select_stream=0)
+    fit_only.observe(stream_batch(4))
+    assert fit_only.observe(stream_batch(5)).drawn > 0
+    assert fit_only.replay.weighting is None
 
 
 def test_nothing_is_replayed_in_the_first_task_unless_asked_for() -> None:
@@ -199,7 +203,7 @@ def test_the_memory_becomes_purer_than_the_stream() -> None:
     [
         ({"diverstiy": 0.5}, r"unknown option.*diversity"),
         ({"diversity": 1.5}, "diversity is a share, at most 1"),
-        ({"cutmix": 2}, "cutmix is a probability"),
+        ({"cutmix": 2}, "cutmix is a share, at most 1"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"fit_batch": 1}, "fit_batch must be at least 2"),
         ({"select_fit": 2}, "select_fit is a switch, 0 or 1"),

@@ -68,3 +68,11 @@ def test_a_feature_of_zeros_has_a_finite_gradient() -> None:
     loss = supervised_contrastive(features, LABELS, 5.0).sum()
     (gradient,) = torch.autograd.grad(loss, features)
     assert gradient.isfinite().all()
+
+
+def test_a_view_that_is_alone_costs_nothing() -> None:
+    features = torch.randn(1, 1, 3, requires_grad=True, generator=generator())
+    loss = supervised_contrastive(features, torch.tensor([2]), 5.0)
+    assert loss.tolist() == [0.0]
+    (gradient,) = torch.autograd.grad(loss.sum(), features)
+    assert gradient.abs().max() == 0

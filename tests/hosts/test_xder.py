@@ -413,14 +413,24 @@ def test_a_state_from_the_middle_of_a_task_goes_on_alike() -> None:
         assert torch.equal(host.memory[name], other.memory[name])
 
 
-def test_passes_are_counted() -> None:
-    host = at_task(1)
+@pytest.mark.parametrize("violated", [False, True])
+def test_passes_are_counted(violated: bool) -> None:
+    host = at_task(1, options={"future_constraint": float(violated), "margin": 100.0})
     before = copy.copy(host.costs)
     host.observe(batch_of(1, 0))
     replay, contrast = 6 + 6 + 6, 2 * (5 + 8)  # 6 of the stream join the distillation
     assert host.costs.forward - before.forward == 8 + replay + contrast
-    backward = host.costs.backward - before.backward
-    assert backward in (8 + 12 + contrast, 8 + 12 + 8 + contrast)
+    # A constraint goes through the stream's graph a second time.
+    assert host.costs.backward - before.backward == 8 + replay + contrast + 8 * violated
+
+
+def test_nothing_is_held_back_once_a_task_is_over() -> None:
+    host = host_with()
+    host.start_task()
+    host.observe(batch_of(0, 0))
+    assert host.state_dict()["held"] is not None
+    host.end_task(last=False)
+    assert host.state_dict()["held"] is None
 
 
 @pytest.mark.parametrize("name", ["contrast", "future_constraint", "past_constraint", "alpha"])

@@ -153,3 +153,24 @@ def test_configurations_that_cannot_run_are_refused_before_any_work() -> None:
     resolve("digits", "xder", noise=0.0, split_by="clean")
     with pytest.raises(ConfigError, match=r"asymmetric-balanced.*host abs"):
         resolve("digits", "er", admission="asymmetric-balanced")
+    with pytest.raises(ConfigError, match=r"reservoir.*choose class-balanced or greedy-balanced"):
+        resolve("digits", "xder", admission="reservoir")
+
+
+def test_lines_of_a_fit_do_not_repeat_weights_of_the_stream() -> None:
+    config = resolve("digits", "puridiver", "sphere", options={"epochs": 2}, **BRIEF)
+    job = VisionJob(config, DIGITS)
+    records = [record for step in range(len(job)) if (record := job.advance(step))]
+    ends = [record for record in records if record["accuracy"] is not None]
+    assert len(ends) >= 5
+    assert all(record["effective_sample_size"] is None for record in ends)
+
+
+def test_gdumb_knows_nothing_of_its_labels_until_it_has_fitted() -> None:
+    options = {"epochs": 20, "fit_last_only": 1}
+    clean, noisy = (
+        run(resolve("digits", "gdumb", noise=noise, options=options)).results()["accuracy"]
+        for noise in (0.0, 0.6)
+    )
+    assert clean["after_task"][:-1] == noisy["after_task"][:-1]
+    assert sum(clean["after_task"][-1]) > sum(noisy["after_task"][-1]) + 1

@@ -24,12 +24,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = config_from(arguments)
     provenance = domain(config.DOMAIN).provenance
-    settings = config.to_dict()
+    settings = config.in_full()
     if arguments.json:
         notes = {name: note for name in settings if (note := provenance(config, name))}
         print(json.dumps({"config": settings, "notes": notes}))
         return 0
     for name, value in settings.items():
         note = provenance(config, name)
-        print(f"{name:<15} {json.dumps(value)}" + (f"   ({note})" if note else ""))
+        several = isinstance(value, dict) and value
+        shown = "" if several else json.dumps(value)
+        print(f"{name:<15} {shown}{f'   ({note})' if note else ''}".rstrip())
+        for option, constant in value.items() if several else ():
+            print(f"  {option:<18} {constant:g}")
     return 0

@@ -3,9 +3,9 @@
 Only the stream examples of lowest loss are offered to the memory, and what a full one gives up is
 decided by `memory.AsymmetricBalanced`, by losses that are brought up to date whenever a memory is
 replayed. After a task the network goes on learning from the memory alone: a mixture of two
-Gaussians through the losses tells trusted labels from doubtful ones, anew at every epoch. An epoch
-is one step of the run. The alternating schedule of the full method (AER) needs several epochs per
-task and has no place in a single pass.
+Gaussians through the losses tells trusted labels from doubtful ones, anew at every epoch. The
+alternating schedule of the full method (AER) needs several epochs per task and has no place in a
+single pass.
 """
 
 import logging
@@ -20,9 +20,9 @@ from torch import Tensor
 from sphere_replay.hosts.appraisal import appraise
 from sphere_replay.hosts.er_ace import MASKED, AsymmetricReplay
 from sphere_replay.hosts.host import Batch, HostParts, State, Step
+from sphere_replay.hosts.memory_fit import MemoryFit
 from sphere_replay.hosts.mixmatch import guess_targets, mixmatch_loss
 from sphere_replay.hosts.mixture import NoSplitError, normalized, split_in_two
-from sphere_replay.hosts.warm_restarts import warm_restart_lr
 from sphere_replay.memory import AsymmetricBalanced
 from sphere_replay.replay import Draw
 
@@ -39,51 +39,43 @@ class Trust:
     """Of a right label, `[len(memory)]`."""
 
 
-class AsymmetricBalancedReplay(AsymmetricReplay):
+class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
     """ABS with MixMatch consolidation; pair it with asymmetric balanced admission.
 
-    Options beside those of ER-ACE: `offered` (share of a batch that is offered to the memory,
-    0.25), `epochs` (255; 0 leaves the fit out), `warm_up` (epochs that trust every label, 10),
-    `fit_batch` (32), `high_lr` (0.03), `low_lr` (0.0003), `momentum` (0.9), `weight_decay` (1e-4),
-    `clip` (10), `guesses` (views behind a guessed target, 3), `temperature` (of the guesses, 0.5),
-    `doubt` (weight of the doubtful, 0.01), `fit_last_only` (0).
+    Options beside those of ER-ACE and of a fit (`fit_batch` 32; no fit with `epochs` 0): `offered`
+    (share of a batch that is offered to the memory, 0.25), `warm_up` (epochs that trust every
+    label, 10), `clip` (norm of the gradient, 10; 0: none), `guesses` (views behind a guessed
+    target, 3), `temperature` (of the guesses, 0.5), `doubt` (weight of the doubtful, 0.01).
     """
 
     OPTIONS: ClassVar[Mapping[str, float]] = {
         **AsymmetricReplay.OPTIONS,
-        "offered": 0.25,
-        "epochs": 255,
-        "warm_up": 10,
+        **MemoryFit.OPTIONS,
         "fit_batch": 32,
-        "high_lr": 0.03,
-        "low_lr": 0.0003,
-        "momentum": 0.9,
-        "weight_decay": 0.0001,
+        "offered": 0.25,
+        "warm_up": 10,
         "clip": 10.0,
         "guesses": 3,
         "temperature": 0.5,
         "doubt": 0.01,
-        "fit_last_only": 0,
     }
+    SWITCHES: ClassVar[tuple[str, ...]] = (*AsymmetricReplay.SWITCHES, *MemoryFit.SWITCHES)
+    SHARES: ClassVar[tuple[str, ...]] = ("offered",)
+    # Four: batches of nearly equal size then have two examples or more, as batch norms need.
+    LEAST: ClassVar[Mapping[str, float]] = {"fit_batch": 4, "guesses": 1}
 
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
         self.task = -1
-        self._fitting: torch.optim.SGD | None = None
         self._told: set[str] = set()
 
     @classmethod
     def check_options(cls, options: Mapping[str, float]) -> None:
-        """Refuse unknown constants, and fits that cannot be made."""
+        """Refuse unknown constants, and values that make no sense."""
         super().check_options(options)
-        # Four: batches of nearly equal size then have two examples or more, as batch norms need.
-        for name, least in (("fit_batch", 4), ("guesses", 1)):
-            if options.get(name, least) < least:
-                raise ValueError(f"option {name} must be at least {least}, got {options[name]}")
-        if not 0 < options.get("offered", 1) <= 1:
-            raise ValueError(f"option offered is a share, above 0, got {options['offered']}")
-        if options.get("temperature", 1) == 0:
-            raise ValueError("option temperature divides logarithms: it must be above 0")
+        for name in ("offered", "temperature"):
+            if options.get(name) == 0:
+                raise ValueError(f"option {name} must be above 0")
 
     def start_task(self) -> None:
         """Everything stored so far belongs to the past now."""
@@ -113,41 +105,26 @@ class AsymmetricBalancedReplay(AsymmetricReplay):
         self.memory.update(draw.indices, loss=losses)
         return draw
 
-    def fit_steps(self, *, last: bool) -> int:
-        """One step for each epoch, after every task or only after the last one."""
-        return int(self.options["epochs"]) if last or not self.options["fit_last_only"] else 0
+    def _begin_fit(self) -> None:
+        super()._begin_fit()
+        self._told.clear()
 
-    def fit(self, step: int) -> Step:
-        """An epoch of MixMatch on the memory."""
-        if step == 0:
-            self._fitting = self._fit_optimizer()
-            self._told.clear()
-        if self._fitting is None:
-            raise ValueError(f"a fit begins with step 0, not with {step}")
-        rate = warm_restart_lr(step + 1, self.options["high_lr"], self.options["low_lr"])
-        self._fitting.param_groups[0]["lr"] = rate
-        self.network.train()
-        if len(self.memory) < 2:
-            self._tell(f"nothing to fit: the memory holds {len(self.memory)} examples")
-            return Step(0.0)
+    def _epoch(self, step: int) -> Step:
+        """MixMatch on the memory."""
         # What a short task could not teach has a high loss too: first give every label a chance.
         trust = self._trust() if step >= self.options["warm_up"] else self._trust_all()
         order = self._shuffled(trust.trusted)
         batches = order.tensor_split(-(-len(order) // int(self.options["fit_batch"])))
-        doubtful = self._cycled(trust.doubtful, len(batches))
-        total = 0.0
-        for rows, doubted in zip(batches, doubtful, strict=True):
-            self._fitting.zero_grad()
-            loss = self._mixmatch(rows, doubted, trust.probability)
-            self.backward(loss, len(rows) + int(self.options["guesses"]) * len(doubted))
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.options["clip"])
-            self._fitting.step()
-            total += loss.item()
-        return Step(total / len(batches))
-
-    def end_task(self, *, last: bool) -> None:
-        """The fit is over."""
-        self._fitting = None
+        size = min(len(trust.doubtful), int(self.options["fit_batch"]))
+        doubtful = self._cycled(trust.doubtful, len(batches), size)
+        losses = [
+            self._update(
+                self._mixmatch(rows, doubted, trust.probability),
+                len(rows) + int(self.options["guesses"]) * len(doubted),
+            )
+            for rows, doubted in zip(batches, doubtful, strict=True)
+        ]
+        return Step(sum(losses) / len(losses))
 
     def _stream_losses(self, batch: Batch) -> Tensor:
         """Of the images as they will be stored, over the columns that the stream may see."""
@@ -196,18 +173,6 @@ class AsymmetricBalancedReplay(AsymmetricReplay):
             weight=self.options["doubt"],
         )
 
-    def _cycled(self, slots: Tensor, steps: int) -> list[Tensor]:
-        """A batch of the slots for every step, each slot as often as any other up to one."""
-        size = min(len(slots), int(self.options["fit_batch"]))
-        if size == 0:
-            return [slots] * steps
-        rounds = -(-steps * size // len(slots))
-        order = torch.cat([self._shuffled(slots) for _ in range(rounds)])
-        return list(torch.split(order[: steps * size], size))
-
-    def _shuffled(self, slots: Tensor) -> Tensor:
-        return slots[torch.randperm(len(slots), generator=self.parts.augmentation)]
-
     def _augmented(self, images: Tensor) -> Tensor:
         return self.parts.views.augment(images, self.parts.augmentation)
 
@@ -228,14 +193,6 @@ class AsymmetricBalancedReplay(AsymmetricReplay):
         logits: Tensor = self.network(views)
         return logits
 
-    def _fit_optimizer(self) -> torch.optim.SGD:
-        return torch.optim.SGD(
-            self.network.parameters(),
-            lr=self.options["high_lr"],
-            momentum=self.options["momentum"],
-            weight_decay=self.options["weight_decay"],
-        )
-
     def _tell(self, reason: str) -> None:
         """Log a reason once per fit."""
         if reason not in self._told:
@@ -243,15 +200,10 @@ class AsymmetricBalancedReplay(AsymmetricReplay):
             self._told.add(reason)
 
     def state_dict(self) -> State:
-        """ER-ACE's state, the task, and the optimizer of the fit that is under way."""
-        fitting = None if self._fitting is None else self._fitting.state_dict()
-        return super().state_dict() | {"task": self.task, "fitting": fitting}
+        """ER-ACE's state, that of a host that fits, and the task."""
+        return super().state_dict() | {"task": self.task}
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
         super().load_state_dict(state)
         self.task = state["task"]
-        self._fitting = None
-        if state["fitting"] is not None:
-            self._fitting = self._fit_optimizer()
-            self._fitting.load_state_dict(state["fitting"])

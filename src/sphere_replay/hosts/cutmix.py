@@ -29,3 +29,12 @@ def cutmix(images: Tensor, labels: Tensor, generator: torch.Generator) -> Mixed:
     mixed[..., top:bottom, left:right] = images[partner][..., top:bottom, left:right]
     share = 1 - (bottom - top) * (right - left) / (height * width)
     return Mixed(mixed, labels, labels[partner], share)
+
+
+def cutmix_sometimes(
+    images: Tensor, labels: Tensor, generator: torch.Generator, probability: float
+) -> Mixed:
+    """`cutmix` with this probability; otherwise the images as they are."""
+    if torch.rand((), generator=generator) < probability:
+        return cutmix(images, labels, generator)
+    return Mixed(images, labels, labels, 1.0)

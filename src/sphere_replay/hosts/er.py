@@ -23,6 +23,7 @@ class ExperienceReplay(Host):
     """
 
     OPTIONS: ClassVar[Mapping[str, float]] = {"strength": 1.0, "joint_batch": 0}
+    SWITCHES: ClassVar[tuple[str, ...]] = ("joint_batch",)
 
     @classmethod
     def check_options(cls, options: Mapping[str, float]) -> None:

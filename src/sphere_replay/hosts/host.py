@@ -106,10 +106,18 @@ class Host(ABC):
 
     OPTIONS: ClassVar[Mapping[str, float]] = {}
     """The host's own constants and their defaults."""
+    SWITCHES: ClassVar[tuple[str, ...]] = ()
+    """Options that are 0 or 1."""
+    SHARES: ClassVar[tuple[str, ...]] = ()
+    """Options that are probabilities or parts of a whole."""
+    LEAST: ClassVar[Mapping[str, float]] = {}
+    """Options that must not be smaller than this; all others not below 0."""
     REPLAYS: ClassVar[bool] = True
     """Whether a selection has anything to decide."""
     TASK_LABELS: ClassVar[bool] = False
     """Whether every training label must be one of its own task's."""
+    BALANCED: ClassVar[bool] = False
+    """Whether it offers each class its share of the memory, which admission must not thin out."""
 
     def __init__(self, parts: HostParts) -> None:
         self.check_options(parts.options)
@@ -128,12 +136,18 @@ class Host(ABC):
 
     @classmethod
     def check_options(cls, options: Mapping[str, float]) -> None:
-        """Refuse constants that this host does not have."""
+        """Refuse constants that this host does not have, and values that make no sense."""
         for name, value in options.items():
             if name not in cls.OPTIONS:
                 raise ValueError(unknown(f"option of {cls.__name__}", name, cls.OPTIONS))
             if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
                 raise ValueError(f"option {name} takes a number that is not negative: {value!r}")
+            if name in cls.SWITCHES and value not in (0, 1):
+                raise ValueError(f"option {name} is a switch, 0 or 1, got {value}")
+            if name in cls.SHARES and value > 1:
+                raise ValueError(f"option {name} is a share, at most 1, got {value}")
+            if value < (least := cls.LEAST.get(name, 0)):
+                raise ValueError(f"option {name} must be at least {least:g}, got {value}")
 
     @abstractmethod
     def observe(self, batch: Batch) -> Step:

@@ -7,14 +7,10 @@ batch:
     clean         CE(f(x), y), CutMix
     relabelled    CE(f(strong x), t y + (1 - t) softmax f(x)), t the probability that y is right
     consistent    MSE(softmax f(x), softmax f(strong x))
-
-An epoch is one step of the run, so that a run can stop and go on in the middle of a fit.
 """
 
 import logging
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -22,103 +18,74 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 from sphere_replay.hosts.appraisal import Appraisal, appraise
-from sphere_replay.hosts.cutmix import Mixed, cutmix
-from sphere_replay.hosts.host import Batch, Host, HostParts, State, Step
+from sphere_replay.hosts.cutmix import Mixed, cutmix_sometimes
+from sphere_replay.hosts.host import Batch, HostParts, State, Step
+from sphere_replay.hosts.memory_fit import MemoryFit
 from sphere_replay.hosts.mixture import NoSplitError
 from sphere_replay.hosts.partition import Partition, partition
 from sphere_replay.hosts.trust_losses import consistency, mixed_cross_entropy, relabel
-from sphere_replay.hosts.warm_restarts import warm_restart_lr
 from sphere_replay.scoring.restoring import modules_restored
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass
-class Fit:
-    """A fit under way: all that its next epoch depends on beside the host."""
-
-    optimizer: torch.optim.SGD
-    running_scale: float | None = None
-    plain_epochs: dict[str, int] = field(default_factory=dict)
-    """Epochs that had to do without parts, by reason."""
+LARGEST_PART = 16
+"""Batches of doubtful memories are at most this many times as large as a clean one: with a handful
+of clean memories a step would otherwise hold views of all others."""
 
 
-class PartedFit(Host):
-    """A host that fits its memory after a task. How it learns from the stream is for subclasses.
+class PartedFit(MemoryFit):
+    """A host that fits its memory in parts. How it learns from the stream is for subclasses.
 
-    Options: `cutmix` (probability, 0.5), `epochs` (255), `warm_up` (10), `fit_batch` (16),
-    `high_lr` (0.03), `low_lr` (0.0003), `momentum` (0.9), `weight_decay` (1e-4), `fit_last_only`
-    (0), `strong_views` (1), `relabel_confident` (0: relabel the incorrect part, 1: the ambiguous
-    one), `logit_consistency` (0: between probabilities), `select_fit` (1: the selection draws the
-    clean memories).
+    Options beside those of a fit: `cutmix` (probability, 0.5), `warm_up` (10), `strong_views` (1),
+    `relabel_confident` (0: relabel the incorrect part, 1: the ambiguous one), `logit_consistency`
+    (0: between probabilities), `select_fit` (1: the selection draws the clean memories).
     """
 
     OPTIONS: ClassVar[Mapping[str, float]] = {
+        **MemoryFit.OPTIONS,
         "cutmix": 0.5,
-        "epochs": 255,
         "warm_up": 10,
-        "fit_batch": 16,
-        "high_lr": 0.03,
-        "low_lr": 0.0003,
-        "momentum": 0.9,
-        "weight_decay": 0.0001,
-        "fit_last_only": 0,
         "strong_views": 1,
         "relabel_confident": 0,
         "logit_consistency": 0,
         "select_fit": 1,
     }
     SWITCHES: ClassVar[tuple[str, ...]] = (
-        *("fit_last_only", "strong_views", "relabel_confident", "logit_consistency"),
-        "select_fit",
+        *MemoryFit.SWITCHES,
+        *("strong_views", "relabel_confident", "logit_consistency", "select_fit"),
     )
-    """Options that are 0 or 1."""
-
-    @classmethod
-    def check_options(cls, options: Mapping[str, float]) -> None:
-        """Refuse unknown constants, and values that make no sense."""
-        super().check_options(options)
-        for name, value in options.items():
-            if name in cls.SWITCHES and value not in (0, 1):
-                raise ValueError(f"option {name} is a switch, 0 or 1, got {value}")
-        if options.get("cutmix", 0) > 1:
-            raise ValueError(f"option cutmix is a probability, got {options['cutmix']}")
-        for name, least in (("epochs", 1), ("fit_batch", 2)):
-            if options.get(name, least) < least:
-                raise ValueError(f"option {name} must be at least {least}, got {options[name]}")
+    SHARES: ClassVar[tuple[str, ...]] = ("cutmix",)
+    NESTEROV: ClassVar[bool] = True
 
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
         scored = self.replay.selection.needs_scores
         self._selects_fit = scored and bool(self.options["select_fit"])
         self._met = torch.zeros(parts.num_classes, dtype=torch.bool)
-        self._fit: Fit | None = None
+        self._running_scale: float | None = None
+        self._plain_epochs: dict[str, int] = {}
+        """Epochs of the fit that had to do without parts, by reason."""
 
-    def fit_steps(self, *, last: bool) -> int:
-        """One step for each epoch, after every task or only after the last one."""
-        return int(self.options["epochs"]) if last or not self.options["fit_last_only"] else 0
+    def _begin_fit(self) -> None:
+        super()._begin_fit()
+        self._running_scale = None
+        self._plain_epochs = {}
+        stored = self.memory["y"].cpu() if len(self.memory) else torch.empty(0).long()
+        absent = self._met & (stored.bincount(minlength=len(self._met)) == 0)
+        if absent.any():
+            names = ", ".join(str(label) for label in absent.nonzero().flatten().tolist())
+            _log.warning("the memory fit cannot teach classes without a memory: %s", names)
 
-    def fit(self, step: int) -> Step:
-        """An epoch on the memory; the network goes on from where the stream has left it."""
-        if step == 0:
-            self._fit = Fit(self._fit_optimizer())
-            self._report_gaps()
-        if self._fit is None:
-            raise ValueError(f"a fit begins with step 0, not with {step}")
-        rate = warm_restart_lr(step + 1, self.options["high_lr"], self.options["low_lr"])
-        self._fit.optimizer.param_groups[0]["lr"] = rate
-        self.network.train()
-        if len(self.memory) < 2:
-            return Step(0.0)
-        parts = self._parts(self._fit) if step >= self.options["warm_up"] else None
-        if parts is None:
-            return self._plain_epoch(self._fit)
-        return self._parted_epoch(self._fit, parts)
+    def _epoch(self, step: int) -> Step:
+        """The network goes on from where the stream has left it."""
+        parts = self._parts() if step >= self.options["warm_up"] else None
+        return self._plain_epoch() if parts is None else self._parted_epoch(parts)
 
     def end_task(self, *, last: bool) -> None:
         """Say why epochs of the fit were plain; a warning, if all after warm-up were."""
-        if self._fit is not None and self._fit.plain_epochs:
-            counts = self._fit.plain_epochs
+        if self._fitting is not None and self._plain_epochs:
+            counts = self._plain_epochs
             plain, parted = sum(counts.values()), self.options["epochs"] - self.options["warm_up"]
             _log.log(
                 logging.WARNING if plain >= parted else logging.INFO,
@@ -127,43 +94,44 @@ class PartedFit(Host):
                 parted,
                 ", ".join(f"{reason} ({count})" for reason, count in counts.items()),
             )
-        self._fit = None
+        super().end_task(last=last)
 
     def remember(self, batch: Batch, **fields: Tensor) -> None:
         """Offer a batch to the memory, and note its classes."""
         super().remember(batch, **fields)
         self._met[batch.labels.cpu()] = True
 
-    def _parts(self, fit: Fit) -> Partition | None:
+    def _parts(self) -> Partition | None:
         """The memory as the network sees it now; None, with a note, if it has no three parts."""
         seen = self._appraise(self.memory["x"], self.memory["y"])
         try:
             return partition(seen.losses, seen.logits)
         except NoSplitError as error:
-            fit.plain_epochs[str(error)] = fit.plain_epochs.get(str(error), 0) + 1
+            self._plain_epochs[str(error)] = self._plain_epochs.get(str(error), 0) + 1
             return None
 
-    def _plain_epoch(self, fit: Fit) -> Step:
+    def _plain_epoch(self) -> Step:
         losses = []
         for rows in self._batches(self._shuffled(torch.arange(len(self.memory)))):
             chosen = self.memory.take(rows)
             loss = self._cross_entropy(self._mix(self._view(chosen["x"]), chosen["y"]))
-            losses.append(self._update(fit, loss, len(rows)))
+            losses.append(self._update(loss, len(rows)))
         return Step(sum(losses) / len(losses))
 
-    def _parted_epoch(self, fit: Fit, parts: Partition) -> Step:
+    def _parted_epoch(self, parts: Partition) -> Step:
         relabelled, consistent = parts.incorrect, parts.ambiguous
         if self.options["relabel_confident"]:
             relabelled, consistent = consistent, relabelled
-        clean = self._batches(self._clean_order(fit, parts.clean))
+        clean = self._batches(self._clean_order(parts.clean))
         others = (
-            self._cycled(part, len(clean), len(parts.clean)) for part in (relabelled, consistent)
+            self._cycled(part, len(clean), self._part_size(part, parts.clean))
+            for part in (relabelled, consistent)
         )
         losses = []
         for rows, doubted, unlabelled in zip(clean, *others, strict=True):
             loss = self._parted_loss(rows, doubted, unlabelled, parts.trust[doubted])
             views = len(rows) + 2 * (len(doubted) + len(unlabelled))
-            losses.append(self._update(fit, loss, views))
+            losses.append(self._update(loss, views))
         return Step(sum(losses) / len(losses))
 
     def _parted_loss(
@@ -185,68 +153,30 @@ class PartedFit(Host):
         total = total + len(consistent) * consistency(steady, moved, on_logits=on_logits)
         return total / (len(clean) + len(relabelled) + len(consistent))
 
-    def _update(self, fit: Fit, loss: Tensor, examples: int) -> float:
-        fit.optimizer.zero_grad()
-        self.backward(loss, examples)
-        fit.optimizer.step()
-        return loss.item()
+    def _part_size(self, part: Tensor, clean: Tensor) -> int:
+        """Of a doubtful batch, as large in proportion to its part as a clean one."""
+        batch = int(self.options["fit_batch"])
+        return min(len(part), max(2, len(part) * batch // len(clean)), LARGEST_PART * batch)
 
-    def _clean_order(self, fit: Fit, clean: Tensor) -> Tensor:
+    def _clean_order(self, clean: Tensor) -> Tensor:
         """Clean memories for one epoch: each once, or as many draws by the selection's weights."""
         if not self._selects_fit:
             return self._shuffled(clean)
         # There is no stream now: the update that may interfere is that of a clean batch.
         chosen = self.memory.take(self._shuffled(clean)[: int(self.options["fit_batch"])])
-        fit.optimizer.zero_grad()
+        self.network.zero_grad()
         with modules_restored(self.network):
             logits = self._forward(self.parts.views.prepare(chosen["x"]))
             self.backward(F.cross_entropy(logits, chosen["y"]), len(logits))
         weighting = self.replay.selection.weigh(
-            self._score(clean), fit.running_scale, self.parts.augmentation
+            self._score(clean), self._running_scale, self.parts.augmentation
         )
-        fit.running_scale = weighting.running_scale
+        self._running_scale = weighting.running_scale
         weights = weighting.weights.cpu()
         if not weights.sum() > 0:
             weights = torch.ones_like(weights)
         drawn = torch.multinomial(weights, len(clean), True, generator=self.parts.augmentation)
         return clean[drawn]
-
-    def _cycled(self, part: Tensor, steps: int, clean: int) -> tuple[Tensor, ...]:
-        """Batches of a part: as many as the clean part has, and as large in proportion."""
-        size = min(len(part), max(2, len(part) * int(self.options["fit_batch"]) // clean))
-        rounds = math.ceil(steps * size / len(part))
-        order = torch.cat([self._shuffled(part) for _ in range(rounds)])
-        return torch.split(order[: steps * size], size)
-
-    def _batches(self, order: Tensor) -> list[Tensor]:
-        batches = list(torch.split(order, int(self.options["fit_batch"])))
-        if len(batches) > 1 and len(batches[-1]) == 1:
-            # One example has no batch statistics.
-            batches[-2:] = [torch.cat(batches[-2:])]
-        return batches
-
-    def _shuffled(self, slots: Tensor) -> Tensor:
-        return slots[torch.randperm(len(slots), generator=self.parts.augmentation)]
-
-    def _fit_optimizer(self) -> torch.optim.SGD:
-        momentum = self.options["momentum"]
-        return torch.optim.SGD(
-            self.network.parameters(),
-            lr=self.options["high_lr"],
-            momentum=momentum,
-            weight_decay=self.options["weight_decay"],
-            nesterov=momentum > 0,
-        )
-
-    def _report_gaps(self) -> None:
-        if len(self.memory) < 2:
-            # One example has no batch statistics.
-            _log.warning("nothing will be fitted: the memory holds %d examples", len(self.memory))
-        stored = self.memory["y"].cpu() if len(self.memory) else torch.empty(0).long()
-        absent = self._met & (stored.bincount(minlength=len(self._met)) == 0)
-        if absent.any():
-            names = ", ".join(str(label) for label in absent.nonzero().flatten().tolist())
-            _log.warning("the memory fit cannot teach classes without a memory: %s", names)
 
     def _appraise(self, images: Tensor, labels: Tensor) -> Appraisal:
         self.costs.forward += len(images)
@@ -262,10 +192,7 @@ class PartedFit(Host):
         return self.parts.views.strengthen(images, self.parts.augmentation)
 
     def _mix(self, views: Tensor, labels: Tensor) -> Mixed:
-        coin = torch.rand((), generator=self.parts.augmentation)
-        if coin < self.options["cutmix"]:
-            return cutmix(views, labels, self.parts.augmentation)
-        return Mixed(views, labels, labels, 1.0)
+        return cutmix_sometimes(views, labels, self.parts.augmentation, self.options["cutmix"])
 
     def _cross_entropy(self, mixed: Mixed) -> Tensor:
         return mixed_cross_entropy(self._forward(mixed.images), mixed)
@@ -276,20 +203,16 @@ class PartedFit(Host):
         return logits
 
     def state_dict(self) -> State:
-        """The host's state, the classes it has met, and the fit it is in."""
-        fit = self._fit and {
-            "optimizer": self._fit.optimizer.state_dict(),
-            "running_scale": self._fit.running_scale,
-            "plain_epochs": dict(self._fit.plain_epochs),
+        """The state of a host that fits, the classes it has met, and how the fit went so far."""
+        return super().state_dict() | {
+            "met": self._met,
+            "running_scale": self._running_scale,
+            "plain_epochs": dict(self._plain_epochs),
         }
-        return super().state_dict() | {"met": self._met, "fit": fit}
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
         super().load_state_dict(state)
         self._met = state["met"].clone()
-        self._fit = None
-        if (fit := state["fit"]) is not None:
-            optimizer = self._fit_optimizer()
-            optimizer.load_state_dict(fit["optimizer"])
-            self._fit = Fit(optimizer, fit["running_scale"], dict(fit["plain_epochs"]))
+        self._running_scale = state["running_scale"]
+        self._plain_epochs = dict(state["plain_epochs"])

@@ -15,6 +15,7 @@ from torch import Tensor
 from sphere_replay.hosts.host import Batch, HostParts, State, Step, mislabelled
 from sphere_replay.hosts.parted_fit import PartedFit
 from sphere_replay.memory import Judgement, PurityDiversity
+from sphere_replay.replay import Draw
 
 
 class PuriDivER(PartedFit):
@@ -36,20 +37,14 @@ class PuriDivER(PartedFit):
         *("replay_first_task", "plain_stream", "joint_batch", "select_stream"),
         *PartedFit.SWITCHES,
     )
-
-    @classmethod
-    def check_options(cls, options: Mapping[str, float]) -> None:
-        """Refuse unknown constants, and values that make no sense."""
-        super().check_options(options)
-        if options.get("diversity", 0) > 1:
-            raise ValueError(f"option diversity is a share, at most 1, got {options['diversity']}")
+    SHARES: ClassVar[tuple[str, ...]] = ("diversity", *PartedFit.SHARES)
 
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
         scored = self.replay.selection.needs_scores
-        if self.options["joint_batch"] and scored:
-            raise ValueError("joint_batch works with the uniform selection only; leave it off")
         self._uniform_stream = scored and not self.options["select_stream"]
+        if self.options["joint_batch"] and scored and not self._uniform_stream:
+            raise ValueError("joint_batch needs uniform draws: leave it off, or select_stream too")
         self._tasks = 0
         self._diversity = self.options["diversity"]
         if isinstance(self.memory.admission, PurityDiversity):
@@ -78,6 +73,12 @@ class PuriDivER(PartedFit):
         self.remember(batch)
         return step
 
+    def draw(self) -> Draw:
+        """Memories to replay; uniformly, if the selection is for the fit alone."""
+        if self._uniform_stream:
+            return self.replay.draw_uniformly(self.parts.replay_batch)
+        return super().draw()
+
     def _learn(self, batch: Batch) -> Step:
         loss = self._cross_entropy(self._mix(self._stream_view(batch.images), batch.labels))
         self.backward(loss, len(batch))
@@ -85,8 +86,7 @@ class PuriDivER(PartedFit):
 
     def _learn_in_turn(self, batch: Batch) -> Step:
         step = self._learn(batch)
-        count = self.parts.replay_batch
-        draw = self.replay.draw_uniformly(count) if self._uniform_stream else self.draw()
+        draw = self.draw()
         replayed = self._cross_entropy(self._mix(self._view(draw["x"]), draw["y"]))
         self.backward(draw.scale * replayed, len(draw))
         return Step(step.loss, replayed.item(), draw.scale, len(draw), mislabelled(draw))

@@ -20,7 +20,9 @@ def supervised_contrastive(features: Tensor, labels: Tensor, temperature: float)
     units = F.normalize(features.flatten(-3, -2), dim=-1)
     similarities = units @ units.transpose(-2, -1) / temperature
     itself = torch.eye(views * count, dtype=torch.bool, device=features.device)
-    totals = similarities.masked_fill(itself, -torch.inf).logsumexp(dim=-1)
+    # Not -inf: a view that is alone would have no finite total, and 0 times that is no number.
+    lowest = torch.finfo(similarities.dtype).min
+    totals = similarities.masked_fill(itself, lowest).logsumexp(dim=-1)
     repeated = labels.repeat(views)
     positive = ((repeated[:, None] == repeated) & ~itself).to(features.dtype)
     positives = positive.sum(dim=-1)

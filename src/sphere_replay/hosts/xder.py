@@ -11,6 +11,7 @@ both replay draws, by one vector of probabilities; the contrastive draw is unifo
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -37,7 +38,10 @@ class _Replayed:
     slots: Tensor
     labels: Tensor
     logits: Tensor
+    passed: int
+    """Images behind the outputs, those that only joined for their statistics among them."""
 
+    @cached_property
     def first_of_each(self) -> Tensor:
         """Rows of the first occurrence of every slot, rising."""
         ordered, order = self.slots.sort(stable=True)
@@ -57,6 +61,9 @@ class ExtendedDarkReplay(Host):
     """
 
     TASK_LABELS = True
+    BALANCED = True
+    SWITCHES: ClassVar[tuple[str, ...]] = ("future_constraint", "past_constraint", "align_bn")
+    LEAST: ClassVar[Mapping[str, float]] = {"views": 1, "contrast_batch": 1}
     OPTIONS: ClassVar[Mapping[str, float]] = {
         "alpha": 0.1,
         "beta": 0.5,
@@ -90,8 +97,8 @@ class ExtendedDarkReplay(Host):
         """Refuse unknown constants, and contrasts that cannot be computed."""
         super().check_options(options)
         for name, value in options.items():
-            if name in ("views", "contrast_batch") and (value < 1 or value != int(value)):
-                raise ValueError(f"option {name} counts images: a whole number from 1, got {value}")
+            if name in ("views", "contrast_batch") and value != int(value):
+                raise ValueError(f"option {name} counts images: a whole number, got {value}")
         if options.get("temperature", 1) == 0:
             raise ValueError("option temperature divides similarities: it must be above 0")
 
@@ -119,8 +126,8 @@ class ExtendedDarkReplay(Host):
             logits = self._run(view)
         present = logits[:, self.first_class : self.first_class + self.head_size]
         loss = F.cross_entropy(present, batch.labels - self.first_class)
-        self.backward(loss, len(batch), again=True)
-        step, replayed, losses = Step(loss.item()), None, []
+        self.backward(loss, len(batch), again=self._constrains)
+        step, replayed, losses, passed = Step(loss.item()), None, [], 0
         rows, heads = logits, torch.full_like(batch.labels, self.task)
         if len(self.memory):
             # Both draws precede any other gradient: a virtual step follows the stream's alone.
@@ -130,9 +137,10 @@ class ExtendedDarkReplay(Host):
             past = replayed.logits[len(dark) :, : self.first_class]
             label_loss = F.cross_entropy(past, labelled["y"])
             losses += [self.options["alpha"] * distance, self.options["beta"] * label_loss]
-            unique = replayed.first_of_each()
+            unique = replayed.first_of_each
             rows = torch.cat([rows, replayed.logits[unique]])
             heads = torch.cat([heads, replayed.labels[unique] // self.head_size])
+            passed = replayed.passed
             wrong = mislabelled(dark) + mislabelled(labelled)
             step = Step(loss.item(), label_loss.item(), 1.0, len(replayed.slots), wrong)
         excess = self._excess(logits, rows, heads)
@@ -140,7 +148,7 @@ class ExtendedDarkReplay(Host):
         if violated:
             losses.append(self.options["eta"] * excess)
         if losses:
-            self.backward(torch.stack(losses).sum(), step.drawn + violated * len(batch))
+            self.backward(torch.stack(losses).sum(), passed + violated * len(batch))
         self._prepare_future_heads(batch)
         self.optimizer.step()
         if replayed is not None:
@@ -159,6 +167,7 @@ class ExtendedDarkReplay(Host):
             self._insert()
             self._refresh()
         self._updates.zero_()
+        self._held = None
 
     @property
     def _aligns(self) -> bool:
@@ -177,14 +186,30 @@ class ExtendedDarkReplay(Host):
             torch.cat([dark.indices, labelled.indices]),
             torch.cat([dark["y"], labelled["y"]]),
             torch.cat([dark_logits[: len(dark)], labelled_logits]),
+            len(view) + len(labelled),
         )
+
+    @property
+    def _keeps_future(self) -> bool:
+        """Whether future heads must stay below the present one."""
+        return bool(self.options["future_constraint"]) and self.task + 1 < self.parts.tasks
+
+    @property
+    def _keeps_past(self) -> bool:
+        """Whether past heads must stay below the present one."""
+        return bool(self.options["past_constraint"]) and self.task > 0
+
+    @property
+    def _constrains(self) -> bool:
+        """Whether the stream's graph may be needed once more."""
+        return self._keeps_future or self._keeps_past
 
     def _excess(self, logits: Tensor, rows: Tensor, heads: Tensor) -> Tensor:
         """Violations: of the future constraint by all rows, of the past one by the stream's."""
         margin, excess = self.options["margin"], logits.new_zeros(())
-        if self.options["future_constraint"] and self.task + 1 < self.parts.tasks:
+        if self._keeps_future:
             excess = excess + future_constraint(rows, heads, self.task, self.head_size, margin)
-        if self.options["past_constraint"] and self.task > 0:
+        if self._keeps_past:
             seen = logits[:, : self.first_class + self.head_size]
             excess = excess + past_constraint(seen, self.first_class, margin)
         return excess
@@ -216,7 +241,7 @@ class ExtendedDarkReplay(Host):
         """Transplant present and future heads, the n-th time since the task began with odds 1/n."""
         # One number per draw, needed or not, so that a selection moves no other random choice.
         uniforms = torch.rand(len(replayed.slots), generator=self.parts.augmentation)
-        unique = replayed.first_of_each()
+        unique = replayed.first_of_each
         slots = replayed.slots[unique]
         self._updates[slots] += 1
         accepted = unique[uniforms[unique] * self._updates[slots] < 1]

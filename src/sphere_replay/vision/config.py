@@ -20,6 +20,7 @@ ADMISSIONS = (
     "purity-diversity",
     "asymmetric-balanced",
 )
+BALANCED_ADMISSIONS = ("class-balanced", "greedy-balanced")
 OWN_ADMISSIONS = {"purity-diversity": "puridiver", "asymmetric-balanced": "abs"}
 """Policies that need what only one host tells them."""
 DEVICES = ("cpu", "cuda")
@@ -108,14 +109,20 @@ class VisionConfig(FlatConfig):
             HOSTS[self.host].check_options(self.options)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        if self.options.get("joint_batch") and self.select != "uniform":
-            raise ConfigError("joint_batch works with the uniform selection only: leave it off")
+        selects_stream = self.select != "uniform" and self.options.get("select_stream", 1)
+        if self.options.get("joint_batch") and selects_stream:
+            raise ConfigError("joint_batch works with uniform draws only: leave it off")
         if self.select != "uniform" and not HOSTS[self.host].REPLAYS:
             raise ConfigError(f"{self.host} replays nothing: leave --select at uniform")
         if (owner := OWN_ADMISSIONS.get(self.admission, self.host)) != self.host:
             raise ConfigError(
                 f"{self.host} does not judge its memories as {self.admission} admission needs: "
                 f"choose another admission, or host {owner}"
+            )
+        if HOSTS[self.host].BALANCED and self.admission not in BALANCED_ADMISSIONS:
+            raise ConfigError(
+                f"{self.host} offers each class its share of the memory, of which {self.admission} "
+                f"admission would refuse a part: choose {' or '.join(BALANCED_ADMISSIONS)}"
             )
         if HOSTS[self.host].TASK_LABELS and self.noise and self.split_by == SplitBy.CLEAN:
             raise ConfigError(
@@ -146,6 +153,11 @@ class VisionConfig(FlatConfig):
             for name, value in super().to_dict().items()
             if name not in HARDWARE or value != known[name].default
         }
+
+    def in_full(self) -> dict[str, Any]:
+        """Every setting, with all constants of the host."""
+        constants = {**HOSTS[self.host].OPTIONS, **self.options}
+        return super().in_full() | {"options": constants}
 
     @property
     def run_name(self) -> str:

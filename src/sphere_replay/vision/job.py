@@ -112,7 +112,7 @@ class VisionJob:
         if turn.last or self._is_due(step):
             self._evaluate(turn)
         if turn.last or step % LOG_EVERY == 0:
-            return self._record(step, turn.task, done)
+            return self._record(step, turn, done)
         return None
 
     def results(self) -> dict[str, Any]:
@@ -215,11 +215,12 @@ class VisionJob:
             self._class_il.append(_with_null(accuracies.class_il))
             self._task_il.append(_with_null(accuracies.task_il))
 
-    def _record(self, step: int, task: int, done: Step) -> dict[str, Any]:
-        weighting = self._host.replay.weighting
+    def _record(self, step: int, turn: Turn, done: Step) -> dict[str, Any]:
+        # In a fit the weights that the controller still holds are those of the stream's end.
+        weighting = self._host.replay.weighting if turn.indices is not None else None
         return {
             "step": step,
-            "task": task,
+            "task": turn.task,
             **asdict(done),
             "effective_sample_size": weighting and weighting.effective_sample_size,
             **(weighting.details if weighting else {}),

@@ -154,8 +154,9 @@ def provenance(config: VisionConfig, setting: str) -> str:
     if setting == "pool" and config.select not in SCORED_EVERY_STEP:
         return ""  # the paper scores the whole memory, but for MIR
     note = _note(config, setting)
-    if setting == "options" and "epochs" in config.options:
-        epochs = f"the full preset fits {HOSTS[config.host].OPTIONS['epochs']:g} epochs"
+    usual = HOSTS[config.host].OPTIONS.get("epochs")
+    if setting == "options" and config.options.get("epochs", usual) != usual:
+        epochs = f"the full preset fits {usual:g} epochs"
         return f"{epochs}; {note}" if note else epochs
     return note
 
