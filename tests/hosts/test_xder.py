@@ -19,20 +19,19 @@ from hosts.parts import (
     same_bits,
     stream_batch,
 )
-from hosts.xder_parts import SIZE, TASKS, at_task, batch_of, host_with, learn_task
+from hosts.xder_parts import (
+    SIZE,
+    TASKS,
+    at_task,
+    batch_of,
+    host_with,
+    learn_task,
+    without_statistics,
+)
 from sphere_replay.hosts import Batch, ExtendedDarkReplay
 from sphere_replay.replay import Draw
 
 # A step, written out.
-
-
-def without_statistics(network: Net, views: Tensor) -> Tensor:
-    """Logits by batch statistics, on a copy: nothing is learnt about the batch."""
-    features = network.hidden(views.flatten(1))
-    spread = features.var(dim=0, correction=0)
-    unit = (features - features.mean(dim=0)) / (spread + network.norm.eps).sqrt()
-    logits: Tensor = network.head(torch.relu(unit * network.norm.weight + network.norm.bias))
-    return logits
 
 
 def contrast_by_hand(future: Tensor, labels: Tensor, views: int) -> Tensor:

@@ -12,7 +12,7 @@ from hosts.parts import (
     generator,
     parts,
 )
-from hosts.xder_parts import at_task, batch_of, host_with
+from hosts.xder_parts import at_task, batch_of, host_with, without_statistics
 from sphere_replay.hosts import Batch, ExtendedDarkReplay
 from sphere_replay.hosts.transplant import transplant
 from sphere_replay.memory import GreedyBalanced, Memory

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-from hosts.parts import (
-    generator,
-    parts,
-    stream_batch,
-)
+import torch
+from torch import Tensor
+
+from hosts.parts import Net, generator, parts, stream_batch
 from sphere_replay.hosts import Batch, ExtendedDarkReplay
 from sphere_replay.memory import GreedyBalanced, Memory
 
@@ -44,3 +43,12 @@ def at_task(task: int, **arguments: object) -> ExtendedDarkReplay:
         learn_task(host, earlier)
     host.start_task()
     return host
+
+
+def without_statistics(network: Net, views: Tensor) -> Tensor:
+    """Logits by batch statistics, on a copy: nothing is learnt about the batch."""
+    features = network.hidden(views.flatten(1))
+    spread = features.var(dim=0, correction=0)
+    unit = (features - features.mean(dim=0)) / (spread + network.norm.eps).sqrt()
+    logits: Tensor = network.head(torch.relu(unit * network.norm.weight + network.norm.bias))
+    return logits
