@@ -159,22 +159,19 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         guesses, classes = int(self.options["guesses"]), self.parts.num_classes
         onehot = F.one_hot(known["y"], classes).float()
         # View by view, each in the order of the images: so are the targets repeated below.
-        views = self._augmented(doubted["x"].repeat(guesses, 1, 1, 1))
+        views = self.view(doubted["x"].repeat(guesses, 1, 1, 1))
         targets = onehot[:0]
         if len(doubtful):
             logits = self._eval_logits(views).reshape(guesses, len(doubtful), classes)
             weight = probability[doubtful].to(logits.device)
             targets = guess_targets(logits, doubted["y"], weight, self.options["temperature"])
         return mixmatch_loss(
-            self._train_logits,
-            (self._augmented(known["x"]), onehot),
+            self.run,
+            (self.view(known["x"]), onehot),
             (views, targets.repeat(guesses, 1)),
             self.parts.augmentation,
             weight=self.options["doubt"],
         )
-
-    def _augmented(self, images: Tensor) -> Tensor:
-        return self.parts.views.augment(images, self.parts.augmentation)
 
     def _plain_logits(self, images: Tensor) -> Tensor:
         self.costs.scored += len(images)
@@ -184,13 +181,8 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         """Of views, in evaluation mode and without a graph."""
         self.network.eval()
         with torch.no_grad():
-            logits = self._train_logits(views)
+            logits = self.run(views)
         self.network.train()
-        return logits
-
-    def _train_logits(self, views: Tensor) -> Tensor:
-        self.costs.forward += len(views)
-        logits: Tensor = self.network(views)
         return logits
 
     def _tell(self, reason: str) -> None:

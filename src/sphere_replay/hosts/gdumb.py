@@ -60,10 +60,9 @@ class GDumb(MemoryFit):
 
     def _loss(self, rows: Tensor) -> Tensor:
         chosen, source = self.memory.take(rows), self.parts.augmentation
-        views = self.parts.views.augment(chosen["x"], source)
+        views = self.view(chosen["x"])
         mixed = cutmix_sometimes(views, chosen["y"], source, self.options["cutmix"])
-        self.costs.forward += len(rows)
-        return mixed_cross_entropy(self.network(mixed.images), mixed)
+        return mixed_cross_entropy(self.run(mixed.images), mixed)
 
     def state_dict(self) -> State:
         """The state of a host that fits, and the weights that it starts from."""

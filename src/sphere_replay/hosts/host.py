@@ -179,11 +179,19 @@ class Host(ABC):
         self.network.train()
         return logits
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits of a fresh random view, in training mode."""
-        self.costs.forward += len(images)
-        logits: Tensor = self.network(self.parts.views.augment(images, self.parts.augmentation))
+    def view(self, images: Tensor) -> Tensor:
+        """A fresh random view of stored images."""
+        return self.parts.views.augment(images, self.parts.augmentation)
+
+    def run(self, views: Tensor) -> Tensor:
+        """Logits of views, counted as passes."""
+        self.costs.forward += len(views)
+        logits: Tensor = self.network(views)
         return logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of a fresh random view of stored images."""
+        return self.run(self.view(images))
 
     def backward(self, loss: Tensor, examples: int, *, again: bool = False) -> None:
         """Add the gradient of a loss over that many examples; `again` keeps its graph for more."""

@@ -28,7 +28,6 @@ from sphere_replay.scoring.restoring import modules_restored
 
 _log = logging.getLogger(__name__)
 
-
 LARGEST_PART = 16
 """Batches of doubtful memories are at most this many times as large as a clean one: with a handful
 of clean memories a step would otherwise hold views of all others."""
@@ -114,7 +113,7 @@ class PartedFit(MemoryFit):
         losses = []
         for rows in self._batches(self._shuffled(torch.arange(len(self.memory)))):
             chosen = self.memory.take(rows)
-            loss = self._cross_entropy(self._mix(self._view(chosen["x"]), chosen["y"]))
+            loss = self._cross_entropy(self._mix(self.view(chosen["x"]), chosen["y"]))
             losses.append(self._update(loss, len(rows)))
         return Step(sum(losses) / len(losses))
 
@@ -140,11 +139,11 @@ class PartedFit(MemoryFit):
         """Mean over the examples of the three batches; all views share one forward."""
         trusted, doubted = self.memory.take(clean), self.memory.take(relabelled)
         unlabelled = self.memory.take(consistent)["x"]
-        mixed = self._mix(self._view(trusted["x"]), trusted["y"])
+        mixed = self._mix(self.view(trusted["x"]), trusted["y"])
         doubtful = torch.cat([doubted["x"], unlabelled])
-        views = [mixed.images, self._view(doubtful), self._strong_view(doubtful)]
+        views = [mixed.images, self.view(doubtful), self._strong_view(doubtful)]
         sizes = [len(clean), *[len(relabelled), len(consistent)] * 2]
-        outputs = torch.split(self._forward(torch.cat(views)), sizes)
+        outputs = torch.split(self.run(torch.cat(views)), sizes)
         logits, weak, steady, strong, moved = outputs
         targets = relabel(doubted["y"], trust.to(weak), weak.detach().softmax(dim=1))
         on_logits = bool(self.options["logit_consistency"])
@@ -166,7 +165,7 @@ class PartedFit(MemoryFit):
         chosen = self.memory.take(self._shuffled(clean)[: int(self.options["fit_batch"])])
         self.network.zero_grad()
         with modules_restored(self.network):
-            logits = self._forward(self.parts.views.prepare(chosen["x"]))
+            logits = self.run(self.parts.views.prepare(chosen["x"]))
             self.backward(F.cross_entropy(logits, chosen["y"]), len(logits))
         weighting = self.replay.selection.weigh(
             self._score(clean), self._running_scale, self.parts.augmentation
@@ -183,24 +182,16 @@ class PartedFit(MemoryFit):
         self.costs.scored += len(images)
         return appraise(self.network, images, labels, self.parts.views.prepare)
 
-    def _view(self, images: Tensor) -> Tensor:
-        return self.parts.views.augment(images, self.parts.augmentation)
-
     def _strong_view(self, images: Tensor) -> Tensor:
         if not self.options["strong_views"]:
-            return self._view(images)
+            return self.view(images)
         return self.parts.views.strengthen(images, self.parts.augmentation)
 
     def _mix(self, views: Tensor, labels: Tensor) -> Mixed:
         return cutmix_sometimes(views, labels, self.parts.augmentation, self.options["cutmix"])
 
     def _cross_entropy(self, mixed: Mixed) -> Tensor:
-        return mixed_cross_entropy(self._forward(mixed.images), mixed)
-
-    def _forward(self, views: Tensor) -> Tensor:
-        self.costs.forward += len(views)
-        logits: Tensor = self.network(views)
-        return logits
+        return mixed_cross_entropy(self.run(mixed.images), mixed)
 
     def state_dict(self) -> State:
         """The state of a host that fits, the classes it has met, and how the fit went so far."""

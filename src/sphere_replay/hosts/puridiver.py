@@ -87,20 +87,20 @@ class PuriDivER(PartedFit):
     def _learn_in_turn(self, batch: Batch) -> Step:
         step = self._learn(batch)
         draw = self.draw()
-        replayed = self._cross_entropy(self._mix(self._view(draw["x"]), draw["y"]))
+        replayed = self._cross_entropy(self._mix(self.view(draw["x"]), draw["y"]))
         self.backward(draw.scale * replayed, len(draw))
         return Step(step.loss, replayed.item(), draw.scale, len(draw), mislabelled(draw))
 
     def _learn_jointly(self, batch: Batch) -> Step:
         draw = self.draw()
-        views = torch.cat([self._stream_view(batch.images), self._view(draw["x"])])
+        views = torch.cat([self._stream_view(batch.images), self.view(draw["x"])])
         loss = self._cross_entropy(self._mix(views, torch.cat([batch.labels, draw["y"]])))
         self.backward(loss, len(views))
         return Step(loss.item(), None, draw.scale, len(draw), mislabelled(draw))
 
     def _stream_view(self, images: Tensor) -> Tensor:
         plain = self.options["plain_stream"]
-        return self.parts.views.prepare(images) if plain else self._view(images)
+        return self.parts.views.prepare(images) if plain else self.view(images)
 
     def _judge(self, candidates: Mapping[str, Tensor]) -> Judgement:
         seen = self._appraise(candidates["x"], candidates["y"])

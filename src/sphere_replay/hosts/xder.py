@@ -120,10 +120,10 @@ class ExtendedDarkReplay(Host):
         """One update by all losses; then the logits of what was replayed may be renewed."""
         self._check_labels(batch.labels)
         self.optimizer.zero_grad()
-        view = self._augmented(batch.images)
+        view = self.view(batch.images)
         # The stream alone would pull the statistics to its task: a mixed batch renews them.
         with frozen_statistics(self.network, self._aligns):
-            logits = self._run(view)
+            logits = self.run(view)
         present = logits[:, self.first_class : self.first_class + self.head_size]
         loss = F.cross_entropy(present, batch.labels - self.first_class)
         self.backward(loss, len(batch), again=self._constrains)
@@ -176,12 +176,12 @@ class ExtendedDarkReplay(Host):
 
     def _replay(self, dark: Draw, labelled: Draw, stream_view: Tensor) -> _Replayed:
         """Outputs for both draws; some of the stream joins the first for its batch statistics."""
-        view = self._augmented(dark["x"])
+        view = self.view(dark["x"])
         if self._aligns:
             view = torch.cat([view, stream_view[: self.parts.replay_batch // self.task]])
-        dark_logits = self._run(view)
+        dark_logits = self.run(view)
         with frozen_statistics(self.network, self._aligns):
-            labelled_logits = self._run(self._augmented(labelled["x"]))
+            labelled_logits = self.forward(labelled["x"])
         return _Replayed(
             torch.cat([dark.indices, labelled.indices]),
             torch.cat([dark["y"], labelled["y"]]),
@@ -230,7 +230,7 @@ class ExtendedDarkReplay(Host):
         views = int(self.options["views"])
         strong = self.parts.views.strengthen(images.repeat(views, 1, 1, 1), self.parts.augmentation)
         with frozen_statistics(self.network, bool(self.options["align_bn"])):
-            logits = self._run(strong)
+            logits = self.run(strong)
         future = logits[:, self.first_class + self.head_size :]
         # [views * n, heads * size] to one problem per head.
         features = future.reshape(views, len(images), -1, self.head_size).permute(2, 0, 1, 3)
@@ -280,20 +280,12 @@ class ExtendedDarkReplay(Host):
     def _chunked_logits(self, images: Tensor) -> Tensor:
         """Logits of training views, in parts of nearly equal size: none has too small a batch."""
         parts = images.tensor_split(-(-len(images) // _CHUNK))
-        return torch.cat([self._run(self._augmented(part)) for part in parts])
+        return torch.cat([self.forward(part) for part in parts])
 
     def _holdback(self, capacity: int) -> Memory:
         """A uniform sample of each class of the task: what a second look at it would choose."""
         source, device = self.memory.generator, self.memory.device
         return Memory(capacity, ClassBalanced(), generator=source, device=device)
-
-    def _augmented(self, images: Tensor) -> Tensor:
-        return self.parts.views.augment(images, self.parts.augmentation)
-
-    def _run(self, view: Tensor) -> Tensor:
-        self.costs.forward += len(view)
-        logits: Tensor = self.network(view)
-        return logits
 
     def _check_labels(self, labels: Tensor) -> None:
         if self.task < 0:
