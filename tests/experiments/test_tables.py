@@ -162,12 +162,14 @@ def test_costs_are_means_over_the_runs_of_a_method() -> None:
     assert "Passes" not in to_text(spec, rows)
 
 
-def test_columns_without_runs_are_named_and_not_shown() -> None:
+def test_rows_and_columns_without_runs_are_named_and_not_shown() -> None:
     spec = _spec(measures=(Measure("class_il"),), columns=("clean", "40%"), published={})
     rows = build_rows(spec, [Result("ER", "40%", 0, {"class_il": 0.5})])
     lines = to_markdown(spec, rows).splitlines()
     assert lines[2] == "| Method | 40% |"
-    assert "- Columns without runs: clean." in lines
+    assert lines[4] == "| ER | 50.0 ± 0.0 |"
+    assert lines[5] == ""
+    assert {"- Rows without runs: ER + SPHERE.", "- Columns without runs: clean."} <= set(lines)
 
 
 def test_markdown_is_a_table_with_its_definitions() -> None:

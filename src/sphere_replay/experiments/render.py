@@ -1,6 +1,6 @@
 """A table as text, Markdown, a rich table or JSON, with its definitions underneath."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -107,9 +107,7 @@ def notes(spec: TableSpec, rows: Sequence[Row], costs: Costs = NO_COSTS) -> list
             "Passes: images or sequences through the network per stream example, over the whole "
             "run: forward + backward, and how many of the forward ones only score memories."
         )
-    if absent := set(spec.columns) - set(_shown_columns(spec, rows)):
-        names = ", ".join(column for column in spec.columns if column in absent)
-        lines.append(f"Columns without runs: {names}.")
+    lines += _absences(spec, rows)
     counts = _counts(rows)
     if len(counts) == 1:
         lines.append(f"n = {counts.pop()} in every filled cell.")
@@ -120,16 +118,34 @@ def _counts(rows: Sequence[Row]) -> set[int]:
     return {row.seeds for row in rows if row.seeds}
 
 
-def _shown_columns(spec: TableSpec, rows: Sequence[Row]) -> list[str]:
-    """Columns that some run has filled; all, if there is none."""
-    filled = {row.column for row in rows if row.seeds}
-    return [column for column in spec.columns if column in filled or not filled]
+def _filled(names: Iterable[str], filled: set[str]) -> list[str]:
+    """Methods or columns that some run has filled; all, if there is none."""
+    return [name for name in names if name in filled or not filled]
+
+
+def _shown(spec: TableSpec, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """Methods and columns with runs."""
+    filled = [row for row in rows if row.seeds]
+    return (
+        _filled(spec.methods, {row.method for row in filled}),
+        _filled(spec.columns, {row.column for row in filled}),
+    )
+
+
+def _absences(spec: TableSpec, rows: Sequence[Row]) -> list[str]:
+    """What is not shown."""
+    methods, columns = _shown(spec, rows)
+    absent = {
+        "Rows": [name for name in spec.methods if name not in methods],
+        "Columns": [name for name in spec.columns if name not in columns],
+    }
+    return [f"{kind} without runs: {', '.join(names)}." for kind, names in absent.items() if names]
 
 
 def _grid(spec: TableSpec, rows: Sequence[Row], costs: Costs) -> Grid:
     cells = {(row.method, row.column, row.metric): row for row in rows}
     uneven = len(_counts(rows)) > 1
-    columns = _shown_columns(spec, rows)
+    methods, columns = _shown(spec, rows)
     grid: Grid = [[["Method"]]]
     for column in columns:
         for measure in spec.measures:
@@ -137,7 +153,7 @@ def _grid(spec: TableSpec, rows: Sequence[Row], costs: Costs) -> Grid:
             both = len(spec.columns) > 1 and len(spec.measures) > 1
             single = column if len(spec.measures) == 1 else measure.title
             grid[0].append([column, measure.title] if both else [single])
-    for method in spec.methods:
+    for method in methods:
         line = [[method]]
         for column in columns:
             for measure in spec.measures:
@@ -145,7 +161,7 @@ def _grid(spec: TableSpec, rows: Sequence[Row], costs: Costs) -> Grid:
         grid.append(line)
     if costs:
         grid[0].append(["Passes"])
-        for line, method in zip(grid[1:], spec.methods, strict=True):
+        for line, method in zip(grid[1:], methods, strict=True):
             line.append(_passes(costs[method]) if method in costs else ["--"])
     return grid
 
