@@ -24,7 +24,7 @@ def test_both_standard_deviations_by_hand() -> None:
 
 
 def test_a_single_value_has_no_sample_deviation() -> None:
-    assert standard_deviation([0.3], Spread.POPULATION) == 0
+    assert standard_deviation([0.3], Spread.POPULATION) is None
     assert standard_deviation([0.3], Spread.SAMPLE) is None
 
 

@@ -42,11 +42,12 @@ def mean(values: Sequence[float]) -> float:
 
 
 def standard_deviation(values: Sequence[float], spread: Spread) -> float | None:
-    """The named standard deviation; None for the sample kind of a single value."""
+    """The named standard deviation; None for a single value, of which 0 would say too much."""
     _check(values)
-    if spread is Spread.POPULATION:
-        return float(statistics.pstdev(values))
-    return float(statistics.stdev(values)) if len(values) > 1 else None
+    if len(values) == 1:
+        return None
+    kind = statistics.pstdev if spread is Spread.POPULATION else statistics.stdev
+    return float(kind(values))
 
 
 def paired_difference(
