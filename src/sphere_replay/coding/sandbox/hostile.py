@@ -272,7 +272,7 @@ def battery(bait: dict[str, object]) -> list[Hostile]:
         Hostile(
             "goes on twice",
             "import os\nos.fork()\ndef square(x):\n    return 0\n",
-            ("tampered",),
+            ("tampered", "finished"),  # the second may be stopped before it is heard
         ),
         Hostile(
             "folders that are hard to remove",
