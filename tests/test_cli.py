@@ -63,6 +63,8 @@ def test_showing_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
         (["plot", "cifar10", "--small", "--runs", "nowhere"], "sphere sweep cifar10 --small"),
         (["plot", "digits", "--small"], "small"),
         (["search", "digits", "--grid", "beta=1"], "--grid takes NAME=A,B"),
+        (["search", "digits", "--select", "uniform"], "no alpha to search"),
+        (["search", "instruct-tiny"], "vision presets only"),
     ],
 )
 def test_mistakes_get_one_line_that_helps(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sphere_replay.coding.trainer import CodingTrainer
     from sphere_replay.experiments.runner import AfterStep
 
-_log = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 
 
 class CodingJob:
@@ -319,5 +319,5 @@ def _notes(tokenizer: Any, too_long: int, most: int) -> list[str]:
     if too_long:
         notes.append(f"{too_long} problems have prompts of more than {most} tokens: left out")
     for note in notes:
-        _log.info(note)
+        LOGGER.info(note)
     return notes

@@ -17,12 +17,12 @@ _ONLY_IF_GIVEN = ("noise", "order", "model", "limit", "device")
 """Options that not every domain has: presets know their values, and refuse those of others."""
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """What identifies a run."""
+def add_run_options(parser: argparse.ArgumentParser, *, select: str = "uniform") -> None:
+    """What identifies a run, but for its seed."""
     parser.add_argument("preset", metavar="PRESET", help="a preset's name; `sphere ls` lists them")
     parser.add_argument("--host", default="er", help="the learner (default: er)")
     parser.add_argument(
-        "--select", default="uniform", help="how memories are chosen for replay (default: uniform)"
+        "--select", default=select, help=f"how memories are chosen for replay (default: {select})"
     )
     parser.add_argument(
         "--noise", type=float, metavar="RATE", help="vision: share of wrong labels (default: 0.4)"
@@ -31,7 +31,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--order", help="instruct: number of a task order, or tasks with commas (default: 0)"
     )
     parser.add_argument("--model", metavar="ID", help="instruct, coding: a hub id or folder")
-    parser.add_argument("--seed", type=int, default=0, help="fixes everything random (default: 0)")
     parser.add_argument(
         "--limit", type=int, metavar="N", help="vision: use N examples of the stream"
     )
@@ -43,6 +42,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="override any setting that `sphere show` prints, e.g. --set lr=0.03; repeatable",
     )
+
+
+def add_seed_option(parser: argparse.ArgumentParser) -> None:
+    """Which of the runs that differ by chance alone."""
+    parser.add_argument("--seed", type=int, default=0, help="fixes everything random (default: 0)")
 
 
 def add_device_option(parser: argparse.ArgumentParser) -> None:
@@ -73,9 +77,14 @@ def table_named(name: str, *, small: bool) -> "Table":
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
     """Where runs are kept and data come from."""
-    parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="run folders")
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder of Parquet files (default: $SPHERE_DATA)"
+        "--out", type=Path, default=Path("runs"), metavar="DIR", help="where run folders are (default: runs)"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="folder of Parquet files, for coding of JSONL files (default: $SPHERE_DATA)",
     )
 
 
@@ -85,7 +94,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
 
 
-def config_from(arguments: argparse.Namespace) -> RunConfig:
+def config_from(arguments: argparse.Namespace, *, seed: int) -> RunConfig:
     """The resolved configuration that the options describe."""
     settings = parse_settings(arguments.set)
     for name in _ONLY_IF_GIVEN:
@@ -96,7 +105,7 @@ def config_from(arguments: argparse.Namespace) -> RunConfig:
             arguments.preset,
             host=arguments.host,
             select=arguments.select,
-            seed=arguments.seed,
+            seed=seed,
             **settings,
         )
     except (ConfigError, TypeError, ValueError) as error:

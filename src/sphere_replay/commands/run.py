@@ -1,4 +1,4 @@
-"""Run one learner on one noisy stream, and say what came out.
+"""Run one learner on one stream, and say what came out.
 
 Stopped in any way and started again with the same command, a run goes on where it was and ends with
 the same numbers to the last bit.
@@ -17,6 +17,7 @@ from sphere_replay.commands.options import (
     add_output_options,
     add_place_options,
     add_run_options,
+    add_seed_option,
     config_from,
 )
 from sphere_replay.usage import UsageError
@@ -27,10 +28,15 @@ SUMMARY = "run one learner on one stream (resumes by itself)"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere run`."""
     add_run_options(parser)
+    add_seed_option(parser)
     add_place_options(parser)
     add_output_options(parser)
     parser.add_argument(
-        "--checkpoint-every", type=int, default=500, metavar="STEPS", help="(default: 500)"
+        "--checkpoint-every",
+        type=int,
+        default=500,
+        metavar="STEPS",
+        help="state is kept this often (default: 500; coding: every 5 updates at least)",
     )
 
 
@@ -47,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.hosts import DivergenceError
     from sphere_replay.usage import DataError
 
-    config = config_from(arguments)
+    config = config_from(arguments, seed=arguments.seed)
     if arguments.checkpoint_every < 1:
         raise UsageError("--checkpoint-every counts steps: at least 1")
     quiet = arguments.quiet or arguments.json

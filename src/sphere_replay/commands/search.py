@@ -1,4 +1,4 @@
-"""The paper's development search of the allocation settings, on development seeds only.
+"""The paper's development search of the allocation settings in vision, on development seeds only.
 
 Every candidate is judged by its mean improvement over the alpha = 0 control (uniform replay) on the
 same seeds. Nothing here ever touches an evaluation seed.
@@ -35,8 +35,7 @@ PAPER_GRID: dict[str, list[Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere search`."""
-    add_run_options(parser)
-    parser.set_defaults(select="sphere")
+    add_run_options(parser, select="sphere")
     parser.add_argument("--seeds", type=int, default=3, help="development seeds (default: 3)")
     parser.add_argument("--workers", type=int, default=1, help="processes at a time (default: 1)")
     parser.add_argument(
@@ -53,7 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.experiments.search import search
 
     grid = parse_grid(arguments.grid) if arguments.grid else PAPER_GRID
-    base = config_from(arguments)
+    base = config_from(arguments, seed=DEVELOPMENT_SEEDS[0])
+    if base.DOMAIN != "vision":
+        raise UsageError(f"the search is for vision presets only, not for {arguments.preset}")
     if arguments.seeds < 1 or arguments.workers < 1:
         raise UsageError("--seeds and --workers count from 1")
     if not base.select.startswith("sphere") or base.select == "sphere-no-floor":

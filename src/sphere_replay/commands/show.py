@@ -7,7 +7,7 @@ Example:
 import argparse
 import json
 
-from sphere_replay.commands.options import add_run_options, config_from
+from sphere_replay.commands.options import add_run_options, add_seed_option, config_from
 
 SUMMARY = "print every setting of a run"
 
@@ -15,6 +15,7 @@ SUMMARY = "print every setting of a run"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere show`."""
     add_run_options(parser)
+    add_seed_option(parser)
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
 
 
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Resolve and print."""
     from sphere_replay.experiments.domains import domain
 
-    config = config_from(arguments)
+    config = config_from(arguments, seed=arguments.seed)
     provenance = domain(config.DOMAIN).provenance
     settings = config.in_full()
     if arguments.json:

@@ -26,7 +26,7 @@ from sphere_replay.hosts.partition import Partition, partition
 from sphere_replay.hosts.trust_losses import consistency, mixed_cross_entropy, relabel
 from sphere_replay.scoring.restoring import modules_restored
 
-_log = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 
 LARGEST_PART = 16
 """Batches of doubtful memories are at most this many times as large as a clean one: with a handful
@@ -74,7 +74,7 @@ class PartedFit(MemoryFit):
         absent = self._met & (stored.bincount(minlength=len(self._met)) == 0)
         if absent.any():
             names = ", ".join(str(label) for label in absent.nonzero().flatten().tolist())
-            _log.warning("the memory fit cannot teach classes without a memory: %s", names)
+            LOGGER.warning("the memory fit cannot teach classes without a memory: %s", names)
 
     def _epoch(self, step: int) -> Step:
         """The network goes on from where the stream has left it."""
@@ -86,7 +86,7 @@ class PartedFit(MemoryFit):
         if self._fitting is not None and self._plain_epochs:
             counts = self._plain_epochs
             plain, parted = sum(counts.values()), self.options["epochs"] - self.options["warm_up"]
-            _log.log(
+            LOGGER.log(
                 logging.WARNING if plain >= parted else logging.INFO,
                 "%d of %d epochs of the memory fit after warm-up were plain cross-entropy: %s",
                 plain,

@@ -14,7 +14,7 @@ from sphere_replay.hosts.mixture import NoSplitError, Split, normalized, split_i
 LEAST = 3
 """Examples that a part must have to be learned from."""
 
-_log = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,5 +57,5 @@ def _split(values: Tensor, what: str) -> Split:
     except NoSplitError as error:
         raise NoSplitError(f"no two groups of {what}") from error
     if not split.converged:
-        _log.info("the mixture of %s has not converged; its last estimate is used", what)
+        LOGGER.info("the mixture of %s has not converged; its last estimate is used", what)
     return split

@@ -31,7 +31,7 @@ from sphere_replay.scoring import Scores
 from sphere_replay.scoring.restoring import random_state_restored
 
 _LOGGED_QUANTILES = (0.05, 0.5, 0.95)
-_log = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 
 
 class GroupReplay:
@@ -216,7 +216,7 @@ class GroupReplay:
 
     def _weigh(self, candidates: Candidates, kept: Tensor) -> Weighting:
         """Weights `[m]` of the mixed groups at the places `kept` `[m]`."""
-        selection = selection_named(self.arguments.select, self.recipe)
+        selection = selection_named(self.arguments.select, self.recipe, top=self.arguments.batch)
         increments = losses = torch.zeros(len(kept))
         details = {}
         if selection.needs_scores:
@@ -249,7 +249,7 @@ class GroupReplay:
         """Uniform replay of groups whose advantages are all zero: no gradient to add."""
         self._note(mass=1.0, ess=float(candidates), draws=0.0, distinct=0.0, fallback=1.0)
         if not self._warned and self._ranks.rank == 0:
-            _log.warning(
+            LOGGER.warning(
                 "none of the %d candidates has programs with different rewards: replay falls back "
                 "to uniform, whose gradient is zero; the log counts such updates as "
                 "replay/fallback",
