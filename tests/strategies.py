@@ -3,16 +3,11 @@
 Everything is float64, so that a test compares mathematics and not precision.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import torch
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from torch import Tensor
-
-Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -34,16 +29,6 @@ class Scored:
     eps_s: float
     eps_t: float
     tau: float
-
-
-def examples(count: int) -> Callable[[Test], Test]:
-    """A property checked on `count` examples, the same ones at every run."""
-    return settings(
-        deadline=None,
-        derandomize=True,
-        max_examples=count,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
 
 
 def numbers(low: float, high: float) -> st.SearchStrategy[float]:

@@ -80,7 +80,7 @@ def test_shown_commands_exist_with_all_their_names() -> None:
     for _, words in commands:
         arguments = build_parser().parse_args(words)  # exits if an option is not known
         if words[0] in ("run", "show", "search"):
-            config = config_from(arguments)
+            config = config_from(arguments, seed=0)
             assert words[1] in domain(config.DOMAIN).presets
             assert config.to_dict().get("dataset", words[1]) == words[1]
 

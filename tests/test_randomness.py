@@ -86,6 +86,21 @@ def test_the_global_generator_is_restored_after_an_error() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_is_seeded_with_the_rest_and_restored() -> None:
+    gpu = torch.device("cuda")
+    before, drawn = torch.cuda.get_rng_state(gpu), []
+    for _ in range(2):
+        with globally_seeded(stream(0, "programs"), gpu):
+            drawn.append(torch.rand(3, device=gpu))
+        torch.rand(3, device=gpu)
+    assert torch.equal(*drawn)
+    torch.cuda.set_rng_state(before, gpu)
+    with globally_seeded(stream(0, "programs"), gpu):
+        torch.rand(3, device=gpu)
+    assert torch.equal(torch.cuda.get_rng_state(gpu), before)
+
+
 @pytest.mark.parametrize("draws", [0, 1, 100])
 def test_after_a_branch_a_generator_has_moved_by_one_draw(draws: int) -> None:
     generator, other = stream(0, "augmentation"), stream(0, "augmentation")

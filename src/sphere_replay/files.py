@@ -6,22 +6,37 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file; a crash at any moment leaves the old content or the new, whole."""
-    replace_durably(stage(path, content), path)
+    """Replace the file; a crash at any moment leaves the old content or the new, whole.
+
+    Several processes may write the same file at once: one of them comes last.
+    """
+    temporary = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
+    try:
+        _write_durably(temporary, content)
+        replace_durably(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)  # only there if something went wrong
 
 
 def stage(path: Path, content: bytes) -> Path:
-    """Write the content beside `path`, onto the disk, for a later `replace_durably`."""
-    # A fixed name: what a crash leaves behind is overwritten by the next attempt.
+    """Write the content beside `path`, onto the disk, for a later `replace_durably`.
+
+    One writer at a time: what a crash leaves behind is overwritten by the next attempt.
+    """
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
+    _write_durably(temporary, content)
+    return temporary
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    return temporary
 
 
 def replace_durably(source: Path, target: Path) -> None:

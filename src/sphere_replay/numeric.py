@@ -36,3 +36,14 @@ def population_std(values: Tensor) -> float:
     """Standard deviation over all values (division by m), safe at any magnitude."""
     magnitude = float(values.abs().max())
     return magnitude * float((values / magnitude).std(correction=0)) if magnitude > 0 else 0.0
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """Part / whole; None of nothing."""
+    return part / whole if whole else None
+
+
+def as_probabilities(weights: Tensor) -> Tensor:
+    """Non-negative weights `[m]` divided by their sum; uniform if all are zero."""
+    total = weights.sum()
+    return weights / total if total > 0 else torch.full_like(weights, 1 / len(weights))

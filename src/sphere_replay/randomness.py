@@ -40,17 +40,23 @@ def stream(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch
 
 
 @contextmanager
-def globally_seeded(generator: torch.Generator) -> Iterator[None]:
+def globally_seeded(
+    generator: torch.Generator, device: torch.device | None = None
+) -> Iterator[None]:
     """Inside the block, what takes no generator draws from this one: initializers and dropout.
 
-    This is the one place of the package that touches torch's global (CPU) generator; its state is
-    put back afterwards, also after an error. Build modules on the CPU and move them: they then
-    start alike on all devices.
+    torch's global generator on the CPU, and that of `device` if it is a GPU, have a state derived
+    from this one; their own is put back afterwards, also after an error. Build modules on the CPU
+    and move them: they then start alike on all devices.
     """
-    seed = torch.randint(2**62, (), generator=generator, device=generator.device)
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would also reseed the accelerators, which nothing here restores.
-        torch.default_generator.manual_seed(int(seed))
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    gpus = [device] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        # torch.manual_seed would also reseed the other accelerators, which nothing here restores.
+        torch.default_generator.manual_seed(seed)
+        for gpu in gpus:
+            with torch.cuda.device(gpu):
+                torch.cuda.manual_seed(seed)
         yield
 
 

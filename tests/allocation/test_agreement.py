@@ -109,7 +109,7 @@ def agree(ours: Allocation, oracle: reference.Allocation, precision: float) -> N
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @given(memories=scored_memories(), alpha=st.sampled_from([0.0, 0.5, 1.0]))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_float64_agrees_to_ten_digits(
     recipe: str, memories: tuple[Tensor, Tensor], alpha: float
 ) -> None:
@@ -122,7 +122,7 @@ def test_float64_agrees_to_ten_digits(
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @given(memories=scored_memories())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_float32_agrees_to_five_digits(recipe: str, memories: tuple[Tensor, Tensor]) -> None:
     features, delta = memories[0].float(), memories[1].float()
     oracle = expected(recipe, features, delta, 0.5)

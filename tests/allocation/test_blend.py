@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from allocation.statements import ROUNDING, assume_decided
 from sphere_replay import Sphere, allocate
-from strategies import examples, magnitudes, scored_features
+from strategies import magnitudes, scored_features
 from tensors import seeded
 
 RECIPES = {
@@ -24,7 +24,7 @@ each_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.ke
 class TestBlend:
     @each_recipe
     @given(scored_features())
-    @examples(30)
+    @settings(max_examples=30)
     def test_weights_are_a_floor_plus_sensitivity(
         self, recipe: Sphere, case: tuple[Tensor, Tensor]
     ) -> None:
@@ -41,7 +41,7 @@ class TestBlend:
 
     @each_recipe
     @given(scored_features(), st.integers(0, 1000))
-    @examples(30)
+    @settings(max_examples=30)
     def test_allocation_follows_a_permutation_of_the_memories(
         self, recipe: Sphere, case: tuple[Tensor, Tensor], seed: int
     ) -> None:
@@ -57,7 +57,7 @@ class TestBlend:
 
     @each_recipe
     @given(scored_features(), magnitudes(-6, 6))
-    @examples(30)
+    @settings(max_examples=30)
     def test_allocation_does_not_depend_on_the_unit_of_the_loss(
         self, recipe: Sphere, case: tuple[Tensor, Tensor], factor: float
     ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -29,7 +29,7 @@ from sphere_replay.allocation.diagnostics import (
     transport_inflation_bound,
 )
 from sphere_replay.geometry import Geometry, Precomputed
-from strategies import Scored, costs, examples, magnitudes, numbers, scored, vectors
+from strategies import Scored, costs, magnitudes, numbers, scored, vectors
 from tensors import random, standard_error
 
 
@@ -63,7 +63,7 @@ def residuals(size: int, draws: int, noise: float, seed: int = 0) -> Tensor:
 
 class TestEstimation:
     @given(fields(), magnitudes(-1, 1), magnitudes(-1, 1))
-    @examples(60)
+    @settings(max_examples=60)
     def test_bias_and_error_stay_within_proposition_1(
         self, case: tuple[Tensor, Tensor, float], eps_s: float, noise: float
     ) -> None:
@@ -90,7 +90,7 @@ class TestEstimation:
             assert bool((squared.mean(dim=1) <= bounds.mean_squared_error + uncertainty).all())
 
     @given(st.data(), st.integers(1, 7), magnitudes(-1, 1))
-    @examples(60)
+    @settings(max_examples=60)
     def test_consensus_beats_raw_exactly_where_its_error_is_smaller(
         self, data: st.DataObject, size: int, eps_s: float
     ) -> None:
@@ -180,7 +180,7 @@ class TestInflation:
             assert float((risen > inflation.bound(failure=failure)).double().mean()) <= failure
 
     @given(scored(), magnitudes(-2, 2), magnitudes(-2, 2), numbers(0.001, 0.999))
-    @examples(60)
+    @settings(max_examples=60)
     def test_diagnostics_agree_with_the_reference(
         self, case: Scored, lipschitz: float, noise: float, failure: float
     ) -> None:
@@ -207,7 +207,7 @@ class TestInflation:
 
 class TestRegion:
     @given(st.data(), st.integers(1, 5), st.integers(1, 5), numbers(0.5, 4), magnitudes(-1, 1))
-    @examples(60)
+    @settings(max_examples=60)
     def test_keeps_the_mass_that_the_regional_bound_promises(
         self, data: st.DataObject, inside: int, outside: int, apart: float, eps_t: float
     ) -> None:

@@ -2,17 +2,17 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
 from allocation.statements import ROUNDING, allocate_case, geometry_of, smoothing_matrix
-from strategies import Scored, examples, numbers, scored
+from strategies import Scored, numbers, scored
 
 
 class TestConsensus:
     @given(scored())
-    @examples(60)
+    @settings(max_examples=60)
     def test_smoothing_before_clipping_is_at_most_clipping_before_smoothing(
         self, case: Scored
     ) -> None:
@@ -21,7 +21,7 @@ class TestConsensus:
         assert bool((allocate_case(case).support <= first_clipped + ROUNDING).all())
 
     @given(scored())
-    @examples(60)
+    @settings(max_examples=60)
     def test_is_the_neighbours_answer_plus_a_contracted_deviation(self, case: Scored) -> None:
         allocation = allocate_case(case)
         kernel = (-case.cost / case.eps_s).exp().fill_diagonal_(0)
@@ -38,7 +38,7 @@ class TestConsensus:
                 assert support <= delta / (1 + n) + ROUNDING
 
     @given(scored())
-    @examples(30)
+    @settings(max_examples=30)
     def test_neighbourhood_is_at_least_as_large_as_its_kernel_mass(self, case: Scored) -> None:
         around = geometry_of(case.cost).neighborhood(case.eps_s)
         assert bool((1 / around.effective_size <= 1 / around.mass + ROUNDING).all())
@@ -49,7 +49,7 @@ class TestConsensus:
     @given(
         st.integers(2, 6), numbers(0.1, 10), numbers(0.01, 0.99), numbers(0.1, 5), numbers(0.1, 5)
     )
-    @examples(60)
+    @settings(max_examples=60)
     def test_coherent_group_overtakes_a_larger_lone_spike(
         self, size: int, rise: float, between: float, apart: float, eps_s: float
     ) -> None:

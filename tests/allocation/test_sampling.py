@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from sphere_replay import Sphere, allocate
 from sphere_replay.allocation.sampling import Scheme, draw, inclusion_probabilities, sample
-from strategies import examples, increments, sampling_weights
+from strategies import increments, sampling_weights
 from tensors import seeded, standard_error
 
 DISTINCT = [Scheme.SUCCESSIVE, Scheme.SYSTEMATIC]
@@ -81,7 +81,7 @@ class TestBias:
 
 class TestInclusion:
     @given(st.data(), sampling_weights())
-    @examples(150)
+    @settings(max_examples=150)
     def test_probabilities_are_proportional_up_to_certainty_and_sum_to_the_count(
         self, data: st.DataObject, weights: Tensor
     ) -> None:
@@ -139,7 +139,7 @@ class TestInclusion:
 class TestDraw:
     @pytest.mark.parametrize("scheme", DISTINCT)
     @given(st.data(), sampling_weights())
-    @examples(100)
+    @settings(max_examples=100)
     def test_indices_are_distinct_and_prefer_positive_weights(
         self, scheme: Scheme, data: st.DataObject, weights: Tensor
     ) -> None:
@@ -154,7 +154,7 @@ class TestDraw:
         assert int((weights[drawn.indices] > 0).sum()) == min(count, positive)
 
     @given(st.data(), sampling_weights())
-    @examples(100)
+    @settings(max_examples=100)
     def test_replacement_never_draws_a_zero_weight(
         self, data: st.DataObject, weights: Tensor
     ) -> None:
@@ -180,7 +180,7 @@ class TestDraw:
 
     @pytest.mark.parametrize("scheme", list(Scheme))
     @given(increments(6))
-    @examples(20)
+    @settings(max_examples=20)
     def test_the_same_seed_draws_the_same_memories(self, scheme: Scheme, values: Tensor) -> None:
         weights = values.abs()
         one, other = (sample(weights, 4, scheme, seeded(7)) for _ in range(2))

@@ -2,17 +2,17 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
 from allocation.statements import ROUNDING, allocate_case, assume_decided, value_of_increments
-from strategies import Scored, examples, increments, scored
+from strategies import Scored, increments, scored
 
 
 class TestSensitivity:
     @given(scored())
-    @examples(60)
+    @settings(max_examples=60)
     def test_is_the_gradient_of_the_value_in_the_increments(self, case: Scored) -> None:
         allocation = allocate_case(case)
         assume_decided(allocation, case.increments)
@@ -23,7 +23,7 @@ class TestSensitivity:
         torch.testing.assert_close(allocation.sensitivity, gradient, rtol=0, atol=ROUNDING)
 
     @given(st.data(), scored())
-    @examples(60)
+    @settings(max_examples=60)
     def test_is_a_subgradient_even_where_a_consensus_is_zero(
         self, data: st.DataObject, case: Scored
     ) -> None:
@@ -34,7 +34,7 @@ class TestSensitivity:
         assert change >= linear - ROUNDING
 
     @given(scored())
-    @examples(60)
+    @settings(max_examples=60)
     def test_is_not_negative_and_sums_to_the_supported_target_mass(self, case: Scored) -> None:
         allocation = allocate_case(case)
         supported = float(allocation.target[allocation.consensus > 0].sum())
@@ -43,7 +43,7 @@ class TestSensitivity:
         assert supported <= 1 + ROUNDING
 
     @given(scored())
-    @examples(60)
+    @settings(max_examples=60)
     def test_and_everything_else_agrees_with_the_reference(self, case: Scored) -> None:
         ours = allocate_case(case)
         theirs = reference.allocate(

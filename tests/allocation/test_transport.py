@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import softmax
@@ -16,7 +16,7 @@ from torch import Tensor
 import reference
 from allocation.statements import ROUNDING, geometry_of, transport_value
 from sphere_replay.allocation.transport import _LARGEST_EXPONENT, Transport, transport
-from strategies import Problem, examples, numbers, problems, vectors
+from strategies import Problem, numbers, problems, vectors
 
 Floats = npt.NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def problems_and_risk(draw: st.DrawFn, low: float = -5.0) -> tuple[Problem, Tens
 
 
 @given(problems_and_risk())
-@examples(100)
+@settings(max_examples=100)
 def test_value_is_convex_at_midpoints(case: tuple[Problem, Tensor]) -> None:
     problem, other = case
     middle = value_of(problem, (problem.risk + other) / 2)
@@ -60,14 +60,14 @@ def test_value_is_convex_at_midpoints(case: tuple[Problem, Tensor]) -> None:
 
 
 @given(problems_and_risk(low=0.0))
-@examples(100)
+@settings(max_examples=100)
 def test_value_does_not_fall_when_a_risk_rises(case: tuple[Problem, Tensor]) -> None:
     problem, rise = case
     assert value_of(problem, problem.risk + rise) >= value_of(problem) - ROUNDING
 
 
 @given(problems(), numbers(-100, 100))
-@examples(100)
+@settings(max_examples=100)
 def test_value_is_translation_equivariant(problem: Problem, shift: float) -> None:
     shifted = solve(problem, problem.risk + shift)
     here = solve(problem)
@@ -76,7 +76,7 @@ def test_value_is_translation_equivariant(problem: Problem, shift: float) -> Non
 
 
 @given(problems_and_risk())
-@examples(100)
+@settings(max_examples=100)
 def test_value_is_one_lipschitz_in_the_largest_difference(case: tuple[Problem, Tensor]) -> None:
     problem, other = case
     farthest = float((problem.risk - other).abs().max())
@@ -84,7 +84,7 @@ def test_value_is_one_lipschitz_in_the_largest_difference(case: tuple[Problem, T
 
 
 @given(problems())
-@examples(100)
+@settings(max_examples=100)
 def test_target_is_the_gradient_of_the_value(problem: Problem) -> None:
     risk = problem.risk.clone().requires_grad_()
     tau = problem.temperature / problem.eps_t
@@ -96,7 +96,7 @@ def test_target_is_the_gradient_of_the_value(problem: Problem) -> None:
 
 
 @given(problems())
-@examples(100)
+@settings(max_examples=100)
 def test_target_is_a_probability_vector(problem: Problem) -> None:
     target = solve(problem).target
     assert bool((target >= 0).all())
@@ -104,7 +104,7 @@ def test_target_is_a_probability_vector(problem: Problem) -> None:
 
 
 @given(problems())
-@examples(100)
+@settings(max_examples=100)
 def test_closed_form_plan_attains_the_value_and_has_the_target_as_its_rows(
     problem: Problem,
 ) -> None:
@@ -119,7 +119,7 @@ def test_closed_form_plan_attains_the_value_and_has_the_target_as_its_rows(
 
 
 @given(problems(min_size=2, max_size=4), st.integers(0, 2**32 - 1))
-@examples(50)
+@settings(max_examples=50)
 def test_no_plan_an_optimiser_finds_is_worth_more(problem: Problem, seed: int) -> None:
     size = len(problem.risk)
     value = value_of(problem)
@@ -144,7 +144,7 @@ def test_no_plan_an_optimiser_finds_is_worth_more(problem: Problem, seed: int) -
 
 
 @given(problems())
-@examples(100)
+@settings(max_examples=100)
 def test_log_domain_agrees_with_products(problem: Problem) -> None:
     apart = float(problem.risk.max() - problem.risk.min()) / problem.temperature
     assume(apart <= _LARGEST_EXPONENT[torch.float64])  # beyond it there is only one path
@@ -183,7 +183,7 @@ def test_risks_many_temperatures_apart_match_the_reference(
 
 
 @given(problems())
-@examples(40)
+@settings(max_examples=40)
 def test_without_temperature_nothing_moves_and_the_largest_risk_is_the_value(
     problem: Problem,
 ) -> None:

@@ -10,7 +10,8 @@ import torch
 
 from coding.brief import brief, home, job_of
 from sphere_replay.coding.config import CodingConfig
-from sphere_replay.coding.job import CodingJob
+from sphere_replay.coding.job import CodingJob, run_coding_job
+from sphere_replay.coding.presets import resolve
 from sphere_replay.experiments.checkpoint import load_latest
 from sphere_replay.experiments.folder import RunFolder
 from sphere_replay.experiments.log import read_log
@@ -20,6 +21,7 @@ from sphere_replay.experiments.runner import Interrupted, run_job
 from sphere_replay.experiments.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.files import canonical_json
 from sphere_replay.hosts import DivergenceError
+from sphere_replay.usage import UsageError
 
 
 class Recorder:
@@ -145,6 +147,12 @@ def test_a_run_that_diverges_says_so() -> None:
     job = job_of(brief(host="none", stages="choices", lr=1e30, clip=1e30))
     with pytest.raises(DivergenceError, match=r"the run has diverged: .*try a lower lr"):
         job.run(0, Recorder(job))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_named_before_anything_is_loaded() -> None:
+    with pytest.raises(UsageError, match="no GPU here: choose --device cpu"):
+        run_coding_job(resolve("coding-qwen"), None, Path("nowhere"))
 
 
 def test_run_and_resume_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

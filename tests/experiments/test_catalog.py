@@ -109,6 +109,26 @@ def test_the_small_form_has_the_same_rows_at_a_smaller_scale(name: str) -> None:
     assert not TABLES[name].spec.relative
 
 
+@pytest.mark.parametrize(
+    ("name", "own", "paper"),
+    [
+        ("coding", "coding-micro", "coding-qwen"),
+        ("instruct", "instruct-tiny", "instruct-t5-large"),
+        ("instruct-ablation", "instruct-tiny", "instruct-t5-large"),
+        ("instruct-neighborhood", "instruct-tiny", "instruct-t5-large"),
+    ],
+)
+def test_values_stand_beside_published_ones_only_if_the_model_is_the_papers(
+    name: str, own: str, paper: str
+) -> None:
+    table = TABLES[name]
+    assert (table.preset, table.spec.relative) == (own, True)
+    assert not table.with_preset(paper).spec.relative
+    assert table.with_preset(paper).with_preset(own).spec.relative
+    assert TABLES["cifar10"].with_preset("cifar10-small").spec.relative
+    assert not TABLES["instruct-generated"].spec.relative  # nothing was published
+
+
 def test_a_table_without_a_small_preset_has_no_small_form() -> None:
     with pytest.raises(ConfigError, match="table mnist has no small form"):
         TABLES["mnist"].small()
@@ -160,7 +180,7 @@ def test_orders_are_compared_pair_by_pair() -> None:
     assert agreements(spec, rows) == [Agreement("20%", "class_il", 1, 6)]
     shown = to_json(spec, rows)
     assert shown["orders"] == [{"column": "20%", "metric": "class_il", "agreeing": 1, "pairs": 6}]
-    assert "20%, Class-IL: 1 of 6 pairs of methods come in the paper's order." in shown["notes"]
+    assert "20%, pairs of methods in the paper's order: 1 of 6 by Class-IL ↑." in shown["notes"]
     full = TABLES["cifar10"].spec
     assert "orders" not in to_json(full, build_rows(full, results()))
 
@@ -185,6 +205,26 @@ def test_small_results_are_read_from_a_file_of_their_own(
     save_collection(tmp_path / "cifar10-small.json", "cifar10-small", "", {}, runs)
     code, out, _ = command(capsys, *words)
     assert (code, json.loads(out)["table"]) == (0, "cifar10-small")
+    code, out, _ = command(capsys, *words[:-1])
+    assert code == 0
+    assert out.splitlines()[2].split() == ["Method", "20%"]
+    assert "│" not in out  # what is not a terminal gets plain text
+
+
+def test_the_preset_of_saved_results_decides_whether_published_values_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = {"method": "ER", "column": "20%", "seed": 0, "metrics": {"class_il": 0.3}}
+    words = ["table", "cifar10", "--results", str(tmp_path), "--json"]
+    shown = []
+    for preset in ("cifar10", "cifar10-small"):
+        path = tmp_path / "cifar10.json"
+        path.unlink(missing_ok=True)
+        save_collection(path, "cifar10", "", {"preset": preset}, [run])
+        rows = json.loads(command(capsys, *words)[1])["rows"]
+        shown.append([row["published"] for row in rows if row["mean"] is not None])
+    assert shown[0][0]["mean"] > 0
+    assert shown[1] == [None]
 
 
 @pytest.mark.parametrize(

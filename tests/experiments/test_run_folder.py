@@ -154,6 +154,23 @@ def test_a_failed_write_leaves_the_old_content(
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_several_writers_of_one_file_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, replace = tmp_path / "stream.safetensors", os.replace
+
+    def overtaken(source: Path, target: Path) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", replace)
+            write_atomically(target, b"theirs")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", overtaken)
+    write_atomically(path, b"ours")
+    assert path.read_bytes() == b"ours"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"config\.json does not exist: is .* a run"):

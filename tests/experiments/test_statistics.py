@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -33,7 +33,6 @@ def test_equal_values_have_no_spread_at_all() -> None:
     assert standard_deviation([0.1] * 3, Spread.SAMPLE) == 0
 
 
-@settings(deadline=None)
 @given(st.permutations([0.1, 1e16, -1e16, 0.7, 3.3]))
 def test_the_mean_does_not_depend_on_the_order(values: list[float]) -> None:
     assert mean(values) == pytest.approx((0.1 + 0.7 + 3.3) / 5, abs=1e-15)
@@ -46,7 +45,6 @@ def test_quantiles_agree_with_scipy(degrees: float, probability: float) -> None:
     assert student_t_quantile(probability, degrees) == pytest.approx(expected, rel=1e-8, abs=1e-8)
 
 
-@settings(deadline=None)
 @given(st.floats(0.51, 0.9999), st.floats(0.5, 500))
 def test_quantiles_invert_the_distribution(probability: float, degrees: float) -> None:
     t = student_t_quantile(probability, degrees)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -78,7 +78,6 @@ _trees = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text("abc/_'", max_size=3), _trees, max_size=4))
 def test_any_tree_comes_back(tree: dict[str, Any]) -> None:
     assert _same(_there_and_back(tree), tree)

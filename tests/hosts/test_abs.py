@@ -344,7 +344,16 @@ def test_a_fit_begins_with_its_first_step() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"fit_batch": 3}, {"guesses": 0}, {"offered": 0}, {"offered": 2}, {"temperature": 0}],
+    [
+        {"fit_batch": 3},
+        {"fit_batch": 16.5},
+        {"epochs": 2.5},
+        {"guesses": 0},
+        {"guesses": 1.5},
+        {"offered": 0},
+        {"offered": 2},
+        {"temperature": 0},
+    ],
 )
 def test_impossible_options_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"option {next(iter(options))}"):

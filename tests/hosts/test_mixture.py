@@ -40,7 +40,7 @@ def test_the_low_group_is_the_one_with_the_smaller_mean(seed: int, reverse: bool
     assert split.converged
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=60))
 def test_posteriors_are_probabilities_and_the_low_mean_is_more_likely_low(
     numbers: list[float],
@@ -130,7 +130,7 @@ def test_parts_by_hand() -> None:
     assert bool((parts.trust[20:] <= 0.5).all())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(6, 60), st.floats(0.1, 4))
 def test_parts_are_complete_disjoint_and_large_enough(seed: int, count: int, power: float) -> None:
     source = torch.Generator().manual_seed(seed)

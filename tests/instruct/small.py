@@ -4,12 +4,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.extras import require
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.generated import generated_corpus
 from sphere_replay.instruct.presets import resolve
 from sphere_replay.instruct.tasks import Corpus
 from sphere_replay.instruct.tiny import TinySpec, build_t5, corpus_tokenizer
-from sphere_replay.language.extras import require
 from sphere_replay.language.models import BaseModel
 from sphere_replay.randomness import globally_seeded, stream
 
@@ -41,7 +41,7 @@ def t5() -> BaseModel:
 
 
 def llama(positions: int = 128) -> BaseModel:
-    transformers = require("transformers")
+    transformers = require("transformers", "instruct")
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer()),
         hidden_size=16,

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from sphere_replay.extras import require
 from sphere_replay.instruct import generated
 from sphere_replay.instruct.classification import load_classification
 from sphere_replay.instruct.generated import generated_corpus
 from sphere_replay.instruct.stream import EvaluateOn, build_stream
 from sphere_replay.instruct.tasks import ORDERS, Corpus, Example, Task
-from sphere_replay.language.extras import require
 from sphere_replay.usage import DataError
 
-pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+pyarrow, parquet = require("pyarrow", "instruct"), require("pyarrow.parquet", "instruct")
 DATA = os.environ.get("SPHERE_DATA")
 CARDS = {
     "mnli": {"family": "NLI", "instruction": "Related?", "labels": ["neutral", "entailment"]},

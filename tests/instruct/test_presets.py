@@ -89,7 +89,7 @@ def test_an_order_can_be_spelled_out() -> None:
         ({"model": ""}, "model takes tiny"),
         ({"capacity": 3}, r"holds 3 examples .* replays 4 .*raise capacity or lower replay_batch"),
         ({"pool": 3}, r"pool leaves 3 candidates for 4 distinct"),
-        ({"top": 2}, r"top leaves 2 candidates for 4 distinct"),
+        ({"select": "mir-top", "top": 2}, r"top leaves 2 candidates for 4 distinct"),
         ({"lr": 0}, "lr must be positive, got 0"),
         ({"lr": float("nan")}, "lr must be finite, got nan"),
         ({"cap": 0}, "cap must be positive"),
@@ -103,6 +103,10 @@ def test_an_order_can_be_spelled_out() -> None:
 def test_bad_settings_are_refused_in_a_sentence(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve(**{"preset": "instruct-tiny"} | arguments)
+
+
+def test_what_only_one_selection_reads_limits_no_other() -> None:
+    assert resolve("instruct-tiny", select="sphere", top=2).select == "sphere"
 
 
 def test_equal_numbers_are_one_configuration() -> None:

@@ -17,6 +17,7 @@ from sphere_replay.integrations.transformers.callback import check_trainer
     [
         ({"batch": 5, "capacity": 4}, "batch=5 memories cannot be drawn from capacity=4"),
         ({"batch": 5, "pool": 4}, "batch=5 memories cannot be drawn from pool=4"),
+        ({"batch": 5, "top": 4, "select": "mir-top"}, "cannot be drawn from top=4"),
         ({"select": "spher"}, "unknown selection 'spher': did you mean sphere"),
         ({"alpha": 1.5}, r"alpha must lie in \[0, 1\]"),
         ({"virtual_lr": 0.0}, "virtual_lr must be positive"),
@@ -28,6 +29,10 @@ from sphere_replay.integrations.transformers.callback import check_trainer
 def test_arguments_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ReplayArguments(**options)
+
+
+def test_what_only_one_selection_reads_limits_no_other() -> None:
+    assert ReplayArguments(batch=5, top=4, select="mir").batch == 5
 
 
 def test_packing_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def same(one: list[Row], other: list[Row]) -> bool:
 
 
 @given(count=st.integers(1, 6), seed=st.integers(0, 99), both=st.booleans(), left=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_rows_come_back_from_either_padding(count: int, seed: int, both: bool, left: bool) -> None:
     rows = tiny.rows(count, encoder_decoder=both, seed=seed)
     batch = left_padded(rows) if left else pad_rows(rows, tiny.PAD)

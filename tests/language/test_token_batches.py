@@ -10,7 +10,7 @@ from sphere_replay.randomness import stream
 
 
 @given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=80), budget=st.integers(1, 5000))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_every_row_once_within_the_budget(lengths: list[int], budget: int) -> None:
     batches = token_batches(lengths, budget)
     assert sorted(torch.cat(batches).tolist()) == list(range(len(lengths)))

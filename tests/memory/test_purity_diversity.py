@@ -190,7 +190,7 @@ def test_while_there_is_room_everything_is_kept_and_nobody_judged() -> None:
     assert judge.asked == []
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(3, 12), st.sampled_from([0.0, 0.5]))
 def test_classes_stay_balanced_and_slots_are_always_filled(
     seed: int, capacity: int, diversity: float

@@ -329,10 +329,10 @@ def test_loss_that_is_not_finite_names_its_slot() -> None:
     backward(model)
     x, _ = data()
     x[17] = torch.nan
-    with pytest.raises(ValueError, match="slot 17 before the virtual step is nan"):
+    with pytest.raises(ValueError, match="example 17 before the virtual step is nan"):
         call(model, inputs=x, chunk=4)
     before = snapshot(model)
-    with pytest.raises(ValueError, match=r"slot \d+ after the virtual step .* smaller lr"):
+    with pytest.raises(ValueError, match=r"example \d+ after the virtual step .* smaller lr"):
         call(model, lr=1e38)
     assert_untouched(model, before)
 

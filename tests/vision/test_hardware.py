@@ -99,7 +99,7 @@ def test_a_device_is_a_kind_of_processor() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_found_before_any_work_starts() -> None:
-    with pytest.raises(UsageError, match="no GPU here: leave out --device cuda"):
+    with pytest.raises(UsageError, match="no GPU here: choose --device cpu"):
         VisionJob(config(device="cuda"), DATA)
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from sphere_replay.numeric import accumulation_dtype
+from sphere_replay.numeric import accumulation_dtype, as_probabilities
 
 
 class Scheme(StrEnum):
@@ -40,14 +40,12 @@ def sample(
     """Draw `count` memories by non-negative `weights` `[m]`."""
     precise = weights.to(accumulation_dtype(weights.device))
     mass = precise.sum()
-    size = len(weights)
     if scheme is Scheme.SYSTEMATIC:
         inclusion = inclusion_probabilities(precise, count)
         indices = _draw_systematic(inclusion, count, generator)
         coefficients = precise[indices] / inclusion[indices]
     else:
-        probabilities = precise / mass if mass > 0 else torch.full_like(precise, 1 / size)
-        indices = draw(probabilities, count, scheme, generator)
+        indices = draw(as_probabilities(precise), count, scheme, generator)
         coefficients = (mass / count).expand(count)
     return Sample(indices, coefficients.to(weights.dtype))
 

@@ -249,7 +249,7 @@ def _allocators(increments: Tensor, features: Tensor) -> dict[str, Call]:
     recipe, distance = Sphere.vision(), SquaredEuclidean()
 
     def unkept() -> TileGeometry:
-        # The default budget's panel, and none of its kept tiles.
+        # An eighth of the default budget for panels, and no kept tiles.
         return TileGeometry(
             distance.source(features), keep_bytes=0, panel_bytes=DEFAULT_BUDGET // 8
         )

@@ -9,8 +9,8 @@ from sphere_replay.coding.judge import Judge
 from sphere_replay.coding.models import prompt_ids
 from sphere_replay.coding.problems import Problem
 from sphere_replay.coding.programs import extract_program
+from sphere_replay.extras import require
 from sphere_replay.language import token_batches
-from sphere_replay.language.extras import require
 
 
 def accuracy(

@@ -17,12 +17,12 @@ from sphere_replay.coding.problems import Problem, digest
 from sphere_replay.coding.sandbox import Limits, Sandbox, SandboxError
 from sphere_replay.coding.stages import build_stages, load_problems
 from sphere_replay.coding.tally import Tally
+from sphere_replay.extras import require
 from sphere_replay.hosts import DivergenceError
-from sphere_replay.language.extras import require
 from sphere_replay.language.models import BaseModel, fingerprint, trainable
 from sphere_replay.randomness import globally_seeded, stream
 from sphere_replay.scoring import NonFiniteError
-from sphere_replay.usage import DataError
+from sphere_replay.usage import DataError, check_device
 
 if TYPE_CHECKING:
     from sphere_replay.coding.trainer import CodingTrainer
@@ -73,7 +73,8 @@ class CodingJob:
         }
         self._judge = Judge(sandbox)
         self._reward = VisibleReward(self._judge, used)
-        self.model = with_adapters(base, config, stream(config.seed, "adapters"))
+        adapted = with_adapters(base, config, stream(config.seed, "adapters"))
+        self.model = adapted.to(config.device)
         self._trainable = trainable(self.model)
         self._initial: list[float] = []
         self._accuracy: list[list[float]] = []
@@ -286,6 +287,7 @@ def run_coding_job(
         out: Folder of the runs, which share models and verdicts.
         progress: Whether libraries may show their own progress bars.
     """
+    check_device(config.device)
     for module in ("transformers", "trl", "datasets", *(("peft",) if config.rank else ())):
         require(module, "coding")
     if not progress:

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from sphere_replay.coding.problems import Problem, digest, wrong_programs
 from sphere_replay.coding.problems.micro_wrong import expression_of, near_misses
+from sphere_replay.extras import require
 from sphere_replay.language import pad_rows
 from sphere_replay.language.cache import cached_folder
-from sphere_replay.language.extras import require
 from sphere_replay.randomness import globally_seeded, stream
 
 _FORMAT = 1

@@ -105,7 +105,7 @@ def _stage(name: str, problems: Sequence[Problem], config: CodingConfig) -> Stag
             SPLITS[config.evaluate_on], (config.train, config.evaluation), strict=True
         )
     )
-    if len(learned) * config.passes < config.batch or len(learned) < config.batch:
+    if len(learned) < config.batch:
         raise DataError(
             f"stage {name!r} has {len(learned)} training problems, but an update takes "
             f"{config.batch} distinct ones: prepare more, or lower batch (--set batch=...)"

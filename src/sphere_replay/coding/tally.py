@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sphere_replay.coding.judge import Judge, Sampled
+from sphere_replay.numeric import ratio
 
 
 @dataclass
@@ -52,9 +53,5 @@ class Tally:
             "visible": list(self.rewards),
             "rewarded": list(self.rewarded),
             "hollow": list(self.hollow),
-            "hollow_share": _ratio(sum(self.hollow), sum(self.rewarded)),
+            "hollow_share": ratio(sum(self.hollow), sum(self.rewarded)),
         }
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None

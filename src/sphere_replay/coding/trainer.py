@@ -17,9 +17,9 @@ from sphere_replay.coding.config import CodingConfig
 from sphere_replay.coding.judge import VisibleReward
 from sphere_replay.coding.models import prompt_of
 from sphere_replay.coding.problems import Problem
+from sphere_replay.extras import require
 from sphere_replay.integrations.trl import GroupReplayArguments, paper_settings
 from sphere_replay.integrations.trl.trainer import SphereGRPOTrainer
-from sphere_replay.language.extras import require
 from sphere_replay.randomness import globally_seeded, stream
 
 
@@ -48,7 +48,8 @@ class CodingTrainer(SphereGRPOTrainer):
         What happened before leaves no trace in these numbers: a resumed run draws the same.
         """
         place = self._first * self.args.gradient_accumulation_steps + self._step
-        with globally_seeded(stream(self._random_seed, f"programs {place}")):
+        numbers = stream(self._random_seed, f"programs {place}")
+        with globally_seeded(numbers, self.accelerator.device):
             return super().training_step(model, inputs, num_items_in_batch)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -29,11 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.experiments.side_by_side import summarise, to_markdown
 
     try:
-        baseline = load_collection(arguments.baseline) if arguments.baseline else None
+        baseline = load_collection(arguments.baseline).runs if arguments.baseline else None
         lines = [
             line
             for path in arguments.files
-            for line in summarise(path.stem, load_collection(path), baseline)
+            for line in summarise(path.stem, load_collection(path).runs, baseline)
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"these are not saved results: {error}") from error

@@ -78,7 +78,11 @@ def table_named(name: str, *, small: bool) -> "Table":
 def add_place_options(parser: argparse.ArgumentParser) -> None:
     """Where runs are kept and data come from."""
     parser.add_argument(
-        "--out", type=Path, default=Path("runs"), metavar="DIR", help="where run folders are (default: runs)"
+        "--out",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="where run folders are (default: runs)",
     )
     parser.add_argument(
         "--data",

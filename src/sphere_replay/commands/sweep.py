@@ -20,7 +20,6 @@ from sphere_replay.commands.options import (
     parse_settings,
     table_named,
 )
-from sphere_replay.config import ConfigError
 from sphere_replay.usage import UsageError, unknown
 
 SUMMARY = "run all methods, columns and seeds of a table"
@@ -62,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Sweep, then save."""
     from sphere_replay.commands.progress import step_progress
     from sphere_replay.experiments.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS
-    from sphere_replay.experiments.collection import collect, save_collection
+    from sphere_replay.experiments.collection import check_extends, collect, save_collection
     from sphere_replay.experiments.sweep import Outcome, sweep
 
     table = table_named(arguments.table, small=arguments.small)
@@ -84,7 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         table = table.with_preset(arguments.preset or table.preset)
         cells = table.cells(seeds, arguments.methods, arguments.columns, **settings)
-    except ConfigError as error:
+        protocol = {"preset": table.preset, **settings}
+        if arguments.save:
+            check_extends(arguments.save, table.spec.name, protocol)
+    except ValueError as error:  # a setting or a saved file that does not fit
         raise UsageError(str(error)) from error
     failed: list[Outcome] = []
     done = 0
@@ -110,7 +112,6 @@ def run(arguments: argparse.Namespace) -> int:
     for outcome in failed:
         print(f"failed: {outcome.config.run_name}: {outcome.reason}")
     if arguments.save and runs:
-        protocol = {"preset": table.preset, **settings}
         save_collection(arguments.save, table.spec.name, _command(arguments), protocol, runs)
         print(f"saved to {arguments.save}")
     return 1 if failed else 0

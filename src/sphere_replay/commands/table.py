@@ -10,10 +10,18 @@ Examples:
 
 import argparse
 import json
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sphere_replay.commands.options import add_small_option, table_named
 from sphere_replay.usage import UsageError
+
+if TYPE_CHECKING:
+    from sphere_replay.experiments.render import Costs
+    from sphere_replay.experiments.tables import Row, TableSpec
 
 SUMMARY = "print a table beside the paper's"
 
@@ -40,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Build the cells and render them."""
     from sphere_replay.experiments.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS
     from sphere_replay.experiments.collection import as_results, collect, load_collection
-    from sphere_replay.experiments.render import to_json, to_markdown, to_rich
+    from sphere_replay.experiments.render import to_json, to_markdown
     from sphere_replay.experiments.tables import build_rows, mean_passes
 
     table = table_named(arguments.table, small=arguments.small)
@@ -52,9 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         place = arguments.results / f"{table.spec.name}.json"
         remedy = f"{command} --save {place}"
+        runs = []
         try:
-            runs = load_collection(place) if place.is_file() else []
-            runs = [run for run in runs if run["seed"] not in DEVELOPMENT_SEEDS]
+            if place.is_file():
+                saved = load_collection(place)
+                table = table.with_preset(saved.protocol.get("preset", table.preset))
+                runs = [run for run in saved.runs if run["seed"] not in DEVELOPMENT_SEEDS]
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{place} is damaged: {error}") from error
     if not runs:
@@ -69,7 +80,17 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.markdown:
         print(to_markdown(table.spec, rows, costs))
     else:
-        from rich.console import Console
-
-        Console().print(to_rich(table.spec, rows, costs))
+        _print(table.spec, rows, costs)
     return 0
+
+
+def _print(spec: "TableSpec", rows: "Sequence[Row]", costs: "Costs") -> None:
+    """For the width of a terminal; as plain text where there is none, or no rich."""
+    from sphere_replay.experiments.render import to_rich, to_text
+
+    if not sys.stdout.isatty() or find_spec("rich") is None:
+        print(to_text(spec, rows, costs), end="")
+        return
+    from rich.console import Console
+
+    Console().print(to_rich(spec, rows, costs))

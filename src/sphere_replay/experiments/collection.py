@@ -17,6 +17,10 @@ _PARTS = ("metrics", "replay", "reward", "costs")
 """Of a run's results; rewards are those of reinforcement learning."""
 
 
+class OtherProtocolError(ValueError):
+    """A file holds results that the new ones must not be mixed with."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """A run of a table: the method and column it belongs to."""
@@ -24,6 +28,18 @@ class Cell:
     method: str
     column: str
     config: RunConfig
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A saved file: results of a table, all made in one way."""
+
+    table: str
+    command: str
+    """What made them; several commands are joined as a shell would."""
+    protocol: Mapping[str, Any]
+    """Preset and settings of all runs, beyond what the table says."""
+    runs: list[dict[str, Any]]
 
 
 def collect(cells: Iterable[Cell], out: Path) -> list[dict[str, Any]]:
@@ -52,32 +68,42 @@ def save_collection(
 ) -> None:
     """Write runs with the command that made them, one line per run: changes stay readable.
 
-    A file of the same table and protocol keeps the runs that are not among the new ones, and the
-    commands they came from: a large table can be filled part by part.
+    A file keeps the runs that are not among the new ones, and the commands they came from: a large
+    table can be filled part by part. It must be of the same table and protocol.
     """
     head = {"table": table, "command": command, "protocol": dict(protocol)}
-    if path.exists():
-        saved = json.loads(path.read_text())
-        if all(saved.get(name) == head[name] for name in ("table", "protocol")):
-            known = {_cell_of(run) for run in runs}
-            kept = [run for run in saved["runs"] if _cell_of(run) not in known]
-            if kept:
-                commands = [*saved["command"].split(_AND), command]
-                head["command"] = _AND.join(dict.fromkeys(commands))
-            runs = [*kept, *runs]
+    if saved := check_extends(path, table, protocol):
+        known = {_cell_of(run) for run in runs}
+        kept = [run for run in saved.runs if _cell_of(run) not in known]
+        if kept:
+            commands = [*saved.command.split(_AND), command]
+            head["command"] = _AND.join(dict.fromkeys(commands))
+        runs = [*kept, *runs]
     text = json.dumps(head, indent=1)
     lines = ",\n".join(json.dumps(run, sort_keys=True) for run in runs)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (text[:-2] + f',\n "runs": [\n{lines}\n]}}\n').encode())
 
 
-def load_collection(path: Path) -> list[dict[str, Any]]:
-    """The runs of a saved collection."""
-    saved = json.loads(path.read_text())
-    if not isinstance(saved, dict) or "runs" not in saved:
-        raise ValueError(f"{path} is not a collection of results: it has no 'runs'")
-    runs: list[dict[str, Any]] = saved["runs"]
-    return runs
+def check_extends(path: Path, table: str, protocol: Mapping[str, Any]) -> Collection | None:
+    """What a file holds, if there is one; it must be of this table and protocol."""
+    if not path.exists():
+        return None
+    saved = load_collection(path)
+    if (saved.table, saved.protocol) != (table, protocol):
+        raise OtherProtocolError(
+            f"{path} holds {_described(saved.table, saved.protocol)}, not "
+            f"{_described(table, protocol)}: save to another file"
+        )
+    return saved
+
+
+def load_collection(path: Path) -> Collection:
+    """A saved collection."""
+    try:
+        return Collection(**json.loads(path.read_text()))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a file of `sphere sweep --save`: {error}") from error
 
 
 def as_results(runs: Iterable[Mapping[str, Any]]) -> list[Result]:
@@ -96,6 +122,11 @@ def pair_of(run: Mapping[str, Any]) -> Seed:
 
 def _cell_of(run: Mapping[str, Any]) -> tuple[str, str, Seed]:
     return run["method"], run["column"], pair_of(run)
+
+
+def _described(table: str, protocol: Mapping[str, Any]) -> str:
+    settings = ", ".join(f"{name} {value}" for name, value in protocol.items())
+    return f"table {table} ({settings})" if settings else f"table {table}"
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:

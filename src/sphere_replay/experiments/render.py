@@ -81,7 +81,6 @@ def notes(spec: TableSpec, rows: Sequence[Row], costs: Costs = NO_COSTS) -> list
     for measure in spec.measures:
         over = "" if measure.over_runs == "mean" else f"; the {measure.over_runs} over runs, no SD"
         lines.append(f"{measure.title}: {measure.definition.formula}{over}.")
-    titles = {measure.name: measure.definition.title for measure in spec.measures}
     shown = "in percent" if spec.unit is Unit.PERCENT else "as fractions"
     lines.append(f"Values are mean ± SD over seeds, {shown}; SD: {spec.spread.formula}.")
     if any(row.paired_gain is not None for row in rows):
@@ -97,11 +96,7 @@ def notes(spec: TableSpec, rows: Sequence[Row], costs: Costs = NO_COSTS) -> list
             "These runs are smaller than the paper's, so no value stands beside a published one. "
             "paper's gain: the difference between the published means."
         )
-        lines += [
-            f"{each.column}, {titles[each.metric]}: {each.agreeing} of {each.pairs} pairs of "
-            "methods come in the paper's order."
-            for each in agreements(spec, rows)
-        ]
+        lines += _orders(spec, rows)
     if costs:
         lines.append(
             "Passes: images or sequences through the network per stream example, over the whole "
@@ -112,6 +107,19 @@ def notes(spec: TableSpec, rows: Sequence[Row], costs: Costs = NO_COSTS) -> list
     if len(counts) == 1:
         lines.append(f"n = {counts.pop()} in every filled cell.")
     return lines
+
+
+def _orders(spec: TableSpec, rows: Sequence[Row]) -> list[str]:
+    """A line for each column on how many pairs of its methods are ordered as in the paper."""
+    titles = {measure.name: measure.title for measure in spec.measures}
+    columns: dict[str, list[str]] = {}
+    for each in agreements(spec, rows):
+        share = f"{each.agreeing} of {each.pairs} by {titles[each.metric]}"
+        columns.setdefault(each.column, []).append(share)
+    return [
+        f"{column}, pairs of methods in the paper's order: {', '.join(shares)}."
+        for column, shares in columns.items()
+    ]
 
 
 def _counts(rows: Sequence[Row]) -> set[int]:

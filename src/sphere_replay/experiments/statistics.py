@@ -14,7 +14,7 @@ class Spread(StrEnum):
     """Which standard deviation a table reports; the paper uses both."""
 
     POPULATION = "population"
-    """sqrt(Σ (x - mean)² / n): the spread of exactly these seeds; 0 for a single one."""
+    """sqrt(Σ (x - mean)² / n): the spread of exactly these seeds; needs two."""
     SAMPLE = "sample"
     """sqrt(Σ (x - mean)² / (n - 1)): an estimate for all seeds; needs two."""
 

@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from sphere_replay.hosts.appraisal import appraise
 from sphere_replay.hosts.er_ace import MASKED, AsymmetricReplay
 from sphere_replay.hosts.host import Batch, HostParts, State, Step
 from sphere_replay.hosts.memory_fit import MemoryFit
@@ -60,6 +59,7 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         "doubt": 0.01,
     }
     SWITCHES: ClassVar[tuple[str, ...]] = (*AsymmetricReplay.SWITCHES, *MemoryFit.SWITCHES)
+    COUNTS: ClassVar[tuple[str, ...]] = (*MemoryFit.COUNTS, "warm_up", "guesses")
     SHARES: ClassVar[tuple[str, ...]] = ("offered",)
     # Four: batches of nearly equal size then have two examples or more, as batch norms need.
     LEAST: ClassVar[Mapping[str, float]] = {"fit_batch": 4, "guesses": 1}
@@ -135,10 +135,7 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
 
     def _trust(self) -> Trust:
         """The mixture's verdict now; without one, or with too few to trust, all are trusted."""
-        images, labels = self.memory["x"], self.memory["y"]
-        seen = appraise(self.network, images, labels, self.parts.views.prepare)
-        self.costs.forward += len(images)
-        self.costs.scored += len(images)
+        seen = self._appraise(self.memory["x"], self.memory["y"])
         try:
             split = split_in_two(normalized(seen.losses))
         except NoSplitError as error:

@@ -95,8 +95,6 @@ class HostParts:
     replay_batch: int
     virtual_lr: float
     options: dict[str, float] = field(default_factory=dict)
-    momentum: float = 0.0
-    weight_decay: float = 0.0
     tasks: int = 1
     """Tasks of the stream, of `num_classes / tasks` classes each, in the order of their ids."""
 
@@ -108,6 +106,8 @@ class Host(ABC):
     """The host's own constants and their defaults."""
     SWITCHES: ClassVar[tuple[str, ...]] = ()
     """Options that are 0 or 1."""
+    COUNTS: ClassVar[tuple[str, ...]] = ()
+    """Options that are whole numbers."""
     SHARES: ClassVar[tuple[str, ...]] = ()
     """Options that are probabilities or parts of a whole."""
     LEAST: ClassVar[Mapping[str, float]] = {}
@@ -127,12 +127,7 @@ class Host(ABC):
         self.memory = parts.memory
         self.replay = parts.replay
         self.costs = Costs()
-        self.optimizer = torch.optim.SGD(
-            parts.network.parameters(),
-            lr=parts.lr,
-            momentum=parts.momentum,
-            weight_decay=parts.weight_decay,
-        )
+        self.optimizer = torch.optim.SGD(parts.network.parameters(), lr=parts.lr)
 
     @classmethod
     def check_options(cls, options: Mapping[str, float]) -> None:
@@ -144,6 +139,8 @@ class Host(ABC):
                 raise ValueError(f"option {name} takes a number that is not negative: {value!r}")
             if name in cls.SWITCHES and value not in (0, 1):
                 raise ValueError(f"option {name} is a switch, 0 or 1, got {value}")
+            if name in cls.COUNTS and value != int(value):
+                raise ValueError(f"option {name} counts: a whole number, got {value}")
             if name in cls.SHARES and value > 1:
                 raise ValueError(f"option {name} is a share, at most 1, got {value}")
             if value < (least := cls.LEAST.get(name, 0)):

@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from sphere_replay.hosts.appraisal import Appraisal, appraise
 from sphere_replay.hosts.host import Host, HostParts, State, Step
 from sphere_replay.hosts.warm_restarts import warm_restart_lr
 from sphere_replay.randomness import branched
@@ -38,6 +39,7 @@ class MemoryFit(Host):
         "fit_last_only": 0,
     }
     SWITCHES: ClassVar[tuple[str, ...]] = ("fit_last_only",)
+    COUNTS: ClassVar[tuple[str, ...]] = ("epochs", "fit_batch")
     LEAST: ClassVar[Mapping[str, float]] = {"epochs": 1, "fit_batch": 2}
     FIRST_RATE: ClassVar[int] = 1
     """Where the first epoch stands in the schedule of warm restarts."""
@@ -89,6 +91,12 @@ class MemoryFit(Host):
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), clip)
         self._fitting.step()
         return loss.item()
+
+    def _appraise(self, images: Tensor, labels: Tensor) -> Appraisal:
+        """What the network makes of stored examples; counted as scoring."""
+        self.costs.forward += len(images)
+        self.costs.scored += len(images)
+        return appraise(self.network, images, labels, self.parts.views.prepare)
 
     def _batches(self, order: Tensor) -> list[Tensor]:
         batches = list(torch.split(order, int(self.options["fit_batch"])))

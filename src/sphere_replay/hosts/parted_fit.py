@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from sphere_replay.hosts.appraisal import Appraisal, appraise
 from sphere_replay.hosts.cutmix import Mixed, cutmix_sometimes
 from sphere_replay.hosts.host import Batch, HostParts, State, Step
 from sphere_replay.hosts.memory_fit import MemoryFit
@@ -54,6 +53,7 @@ class PartedFit(MemoryFit):
         *MemoryFit.SWITCHES,
         *("strong_views", "relabel_confident", "logit_consistency", "select_fit"),
     )
+    COUNTS: ClassVar[tuple[str, ...]] = (*MemoryFit.COUNTS, "warm_up")
     SHARES: ClassVar[tuple[str, ...]] = ("cutmix",)
     NESTEROV: ClassVar[bool] = True
 
@@ -176,11 +176,6 @@ class PartedFit(MemoryFit):
             weights = torch.ones_like(weights)
         drawn = torch.multinomial(weights, len(clean), True, generator=self.parts.augmentation)
         return clean[drawn]
-
-    def _appraise(self, images: Tensor, labels: Tensor) -> Appraisal:
-        self.costs.forward += len(images)
-        self.costs.scored += len(images)
-        return appraise(self.network, images, labels, self.parts.views.prepare)
 
     def _strong_view(self, images: Tensor) -> Tensor:
         if not self.options["strong_views"]:

@@ -63,6 +63,7 @@ class ExtendedDarkReplay(Host):
     TASK_LABELS = True
     BALANCED = True
     SWITCHES: ClassVar[tuple[str, ...]] = ("future_constraint", "past_constraint", "align_bn")
+    COUNTS: ClassVar[tuple[str, ...]] = ("views", "contrast_batch")
     LEAST: ClassVar[Mapping[str, float]] = {"views": 1, "contrast_batch": 1}
     OPTIONS: ClassVar[Mapping[str, float]] = {
         "alpha": 0.1,
@@ -96,9 +97,6 @@ class ExtendedDarkReplay(Host):
     def check_options(cls, options: Mapping[str, float]) -> None:
         """Refuse unknown constants, and contrasts that cannot be computed."""
         super().check_options(options)
-        for name, value in options.items():
-            if name in ("views", "contrast_batch") and value != int(value):
-                raise ValueError(f"option {name} counts images: a whole number, got {value}")
         if options.get("temperature", 1) == 0:
             raise ValueError("option temperature divides similarities: it must be above 0")
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.extras import require
 from sphere_replay.instruct.tasks import UNLABELLED, Corpus, Example, Task
-from sphere_replay.language.extras import require
 from sphere_replay.usage import DataError
 
 _COLUMNS = ["sentence", "label"]
@@ -63,7 +63,7 @@ def _read_task(name: str, cards: dict[str, Any], home: Path) -> Task:
 
 
 def _read_examples(path: Path) -> tuple[Example, ...]:
-    parquet = require("pyarrow.parquet")
+    parquet = require("pyarrow.parquet", "instruct")
     if not path.is_file():
         raise DataError(
             f"{path} does not exist. It should hold the columns sentence and label; write it from "

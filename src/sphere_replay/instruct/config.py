@@ -112,7 +112,8 @@ class InstructConfig(FlatConfig):
                 f"the memory holds {self.capacity} examples but each update replays "
                 f"{self.replay_batch} distinct ones: raise capacity or lower replay_batch"
             )
-        for name, least in (("pool", self.pool), ("top", self.top)):
+        top = self.top if self.select == "mir-top" else None
+        for name, least in (("pool", self.pool), ("top", top)):
             if least is not None and least < self.replay_batch:
                 raise ConfigError(
                     f"{name} leaves {least} candidates for {self.replay_batch} distinct "

@@ -15,11 +15,8 @@ from torch import Tensor
 
 from sphere_replay.instruct.tasks import Example, Task
 from sphere_replay.instruct.words import normalize
+from sphere_replay.language.rows import IGNORED, Row
 from sphere_replay.usage import DataError
-
-Row = dict[str, Tensor]
-"""A tokenised example: 1-D tensors `input_ids`, `attention_mask` and `labels`."""
-_NO_TARGET = -100
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +92,7 @@ class Encoder:
         whole, labels = prompt, target
         if not self.is_encoder_decoder:
             whole = torch.cat([prompt, target])
-            labels = torch.cat([torch.full_like(prompt, _NO_TARGET), target])
+            labels = torch.cat([torch.full_like(prompt, IGNORED), target])
         return {"input_ids": whole, "attention_mask": torch.ones_like(whole), "labels": labels}
 
     def _ids(self, texts: list[str]) -> list[list[int]]:

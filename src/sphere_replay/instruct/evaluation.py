@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sphere_replay.extras import require
 from sphere_replay.instruct.encoding import Encoder
 from sphere_replay.instruct.stream import StreamTask
 from sphere_replay.instruct.words import exact_match
 from sphere_replay.language import token_batches
-from sphere_replay.language.extras import require
 
 
 def accuracy(
@@ -34,7 +34,7 @@ def answers(
         length: Where an answer is cut off: no label is longer.
         tokens: Padded tokens read at a time.
     """
-    settings = require("transformers").GenerationConfig(
+    settings = require("transformers", "instruct").GenerationConfig(
         do_sample=False,
         num_beams=1,
         max_new_tokens=length,

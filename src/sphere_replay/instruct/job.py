@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from sphere_replay.extras import require
 from sphere_replay.hosts import DivergenceError
 from sphere_replay.instruct.assembly import (
     build_base,
@@ -18,8 +19,8 @@ from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.evaluation import accuracy
 from sphere_replay.instruct.learner import Learner, Update
 from sphere_replay.instruct.tasks import Corpus
-from sphere_replay.language.extras import require
 from sphere_replay.language.models import BaseModel, fingerprint
+from sphere_replay.numeric import ratio
 
 LOG_EVERY = 20
 
@@ -115,12 +116,12 @@ class InstructJob:
                 "counts": [len(part.judged) for part in self.stream.tasks],
             },
             "replay": {
-                "mean_mass": _ratio(tally.mass, tally.draws),
-                "mean_effective_sample_size": _ratio(
+                "mean_mass": ratio(tally.mass, tally.draws),
+                "mean_effective_sample_size": ratio(
                     tally.effective_sample_size, tally.weighted_draws
                 ),
                 "share_of_tasks": [
-                    [_ratio(number, sum(row)) for number in row] for row in tally.drawn
+                    [ratio(number, sum(row)) for number in row] for row in tally.drawn
                 ],
             },
             "costs": {
@@ -194,10 +195,6 @@ def run_instruct_job(
         progress: Whether libraries may show their own progress bars.
     """
     if not progress:
-        require("transformers.utils.logging").disable_progress_bar()
+        require("transformers.utils.logging", "instruct").disable_progress_bar()
     corpus = build_corpus(config, data)
     return InstructJob(config, corpus, build_base(config, corpus, out))
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from sphere_replay.extras import require
 from sphere_replay.instruct.tasks import Corpus
 from sphere_replay.instruct.tiny import TinySpec, tiny_folder
-from sphere_replay.language.extras import require
 from sphere_replay.language.models import BaseModel, load_pretrained
 from sphere_replay.language.smollm2 import smollm2_folder
 from sphere_replay.randomness import globally_seeded
@@ -47,7 +47,7 @@ def with_adapters(
     """The model with LoRA on its query and value projections; rank 0 trains all parameters."""
     if rank == 0:
         return base.model.requires_grad_(True)
-    peft = require("peft")
+    peft = require("peft", "instruct")
     config = peft.LoraConfig(
         task_type="SEQ_2_SEQ_LM" if base.is_encoder_decoder else "CAUSAL_LM",
         r=rank,

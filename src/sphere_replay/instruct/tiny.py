@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sphere_replay.extras import require
 from sphere_replay.instruct.encoding import Encoder
 from sphere_replay.instruct.tasks import ANSWER, Corpus
 from sphere_replay.language import Row, features_and_losses, pad_rows
 from sphere_replay.language.cache import cached_folder
-from sphere_replay.language.extras import require
 from sphere_replay.randomness import globally_seeded, stream
 
 _FORMAT = 1
@@ -81,7 +81,7 @@ def corpus_tokenizer(corpus: Corpus, vocabulary: int) -> Any:
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int, phrases: Sequence[str] = ()) -> Any:
     """A byte-pair tokenizer of transformers that ends every sequence; phrases are single tokens."""
-    library = require("tokenizers")
+    library = require("tokenizers", "instruct")
     bytes_of = library.pre_tokenizers.ByteLevel
     tokenizer = library.Tokenizer(library.models.BPE(unk_token=_UNKNOWN))
     tokenizer.pre_tokenizer = bytes_of(add_prefix_space=True)
@@ -97,7 +97,7 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int, phrases: Sequence[str
     tokenizer.post_processor = library.processors.TemplateProcessing(
         single=f"$A {_END}", special_tokens=[(_END, tokenizer.token_to_id(_END))]
     )
-    return require("transformers").PreTrainedTokenizerFast(
+    return require("transformers", "instruct").PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=_PAD,
         eos_token=_END,
@@ -107,7 +107,7 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int, phrases: Sequence[str
 
 def build_t5(tokenizer: Any, spec: TinySpec) -> Any:
     """A T5 with random weights that fits the tokenizer."""
-    transformers = require("transformers")
+    transformers = require("transformers", "instruct")
     config = transformers.T5Config(
         vocab_size=len(tokenizer),
         d_model=spec.width,

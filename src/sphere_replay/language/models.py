@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sphere_replay.language.extras import require
+from sphere_replay.extras import require
 from sphere_replay.usage import DataError
 
 

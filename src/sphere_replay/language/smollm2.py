@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from sphere_replay.extras import require
 from sphere_replay.language.cache import cached_folder
-from sphere_replay.language.extras import require
 from sphere_replay.usage import DataError
 
 _FORMAT = 1
@@ -38,7 +38,7 @@ def _packed_weights() -> Path:
 
 
 def _dequantize(packed: Path, folder: Path) -> None:
-    transformers = require("transformers")
+    transformers = require("transformers", "instruct")
     source, name = str(packed.parent), packed.name
     tokenizer = transformers.AutoTokenizer.from_pretrained(source, gguf_file=name)
     model = transformers.AutoModelForCausalLM.from_pretrained(

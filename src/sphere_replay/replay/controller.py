@@ -13,14 +13,12 @@ from torch import Tensor
 
 from sphere_replay.allocation.sampling import Scheme, draw
 from sphere_replay.memory import Memory
-from sphere_replay.numeric import percentile
-from sphere_replay.replay.selections import Selection, Uniform, Weighting
+from sphere_replay.numeric import as_probabilities
+from sphere_replay.replay.selections import Selection, Uniform, Weighting, increment_quantiles
 from sphere_replay.scoring import Scores
 
 State = dict[str, Any]
 """A tree of tensors, numbers, strings and None: what checkpoints hold."""
-
-_LOGGED_QUANTILES = (0.05, 0.5, 0.95)
 
 Scorer = Callable[[Tensor], Scores]
 """Scores the memories in the given slots `[m]`."""
@@ -126,11 +124,8 @@ class Replay:
         self._versions = self.memory.versions.cpu()[self._slots]
         scores = score(self._slots)
         weighting = self.selection.weigh(scores, self._running_scale, self._generator)
-        quantiles = {
-            f"increment_p{100 * share:g}": percentile(scores.increments, share)
-            for share in _LOGGED_QUANTILES
-        }
-        self.weighting = replace(weighting, details={**weighting.details, **quantiles})
+        details = {**weighting.details, **increment_quantiles(scores.increments)}
+        self.weighting = replace(weighting, details=details)
         self._running_scale = self.weighting.running_scale
         self._draws_since = 0
         self._due = False
@@ -155,9 +150,7 @@ class Replay:
         scheme = Scheme.REPLACEMENT
         if not self.replacement:
             scheme, count = Scheme.SUCCESSIVE, min(count, len(slots))
-        total = weights.sum()
-        probabilities = weights / total if total > 0 else torch.ones_like(weights)
-        indices = slots[draw(probabilities, count, scheme, self._generator)]
+        indices = slots[draw(as_probabilities(weights), count, scheme, self._generator)]
         mass = 1.0 if self.unit_mass else self.weighting.mass
         return Draw(indices, mass, self.memory.take(indices))
 

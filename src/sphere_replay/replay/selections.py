@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from sphere_replay.allocation import Control, Sphere, allocate
-from sphere_replay.numeric import accumulation_dtype, effective_sample_size
+from sphere_replay.numeric import (
+    accumulation_dtype,
+    as_probabilities,
+    effective_sample_size,
+    percentile,
+)
 from sphere_replay.scoring import Scores
 from sphere_replay.usage import unknown
 
@@ -28,8 +33,7 @@ class Weighting:
     def effective_sample_size(self) -> float:
         """ESS of the normalised weights: how many memories share the replay."""
         weights = self.weights.to(accumulation_dtype(self.weights.device))
-        total = weights.sum()
-        return effective_sample_size(weights / total) if total > 0 else float(len(weights))
+        return effective_sample_size(as_probabilities(weights))
 
 
 class Selection(Protocol):
@@ -155,6 +159,11 @@ SELECTIONS: dict[str, Callable[[Sphere, int], Selection]] = {
     "sphere-no-floor": _controlled(Control.NO_FLOOR),
 }
 """Names on the command line. A recipe serves those built on it, `top` those that rank."""
+
+
+def increment_quantiles(increments: Tensor) -> dict[str, float]:
+    """Low, middle and high increments `[m]`, for the log."""
+    return {f"increment_p{100 * q:g}": percentile(increments, q) for q in (0.05, 0.5, 0.95)}
 
 
 def selection_named(name: str, recipe: Sphere, top: int = MirTop.top) -> Selection:

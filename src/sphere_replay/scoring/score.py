@@ -230,9 +230,10 @@ def _check_losses(losses: Tensor, when: str, suspect: str) -> None:
     bad = (~losses.isfinite()).nonzero()
     if len(bad) == 0:
         return
-    slot = int(bad[0])
+    place = int(bad[0])
     raise NonFiniteError(
-        f"the loss of slot {slot} {when} the virtual step is {float(losses[slot])}; check {suspect}"
+        f"the loss of scored example {place} {when} the virtual step is {float(losses[place])}; "
+        f"check {suspect}"
     )
 
 

@@ -4,15 +4,7 @@ import torch
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.hosts import HOSTS, Host, HostParts
-from sphere_replay.memory import (
-    Admission,
-    AsymmetricBalanced,
-    ClassBalanced,
-    GreedyBalanced,
-    Memory,
-    PurityDiversity,
-    Reservoir,
-)
+from sphere_replay.memory import ADMISSIONS, Memory
 from sphere_replay.randomness import stream
 from sphere_replay.replay import Replay, selection_named
 from sphere_replay.vision.config import VisionConfig
@@ -25,7 +17,7 @@ def build_host(config: VisionConfig) -> Host:
     """A host that has seen nothing yet."""
     memory = Memory(
         config.capacity,
-        _admission(config),
+        ADMISSIONS[config.admission](),
         generator=stream(config.seed, "admission"),
         device=config.device,
     )
@@ -65,17 +57,3 @@ def _network(config: VisionConfig) -> Classifier:
         # Convolutions pass the format of their weights on to their outputs.
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # untyped in torch
     return network.to(config.device)
-
-
-def _admission(config: VisionConfig) -> Admission:
-    match config.admission:
-        case "class-balanced":
-            return ClassBalanced()
-        case "greedy-balanced":
-            return GreedyBalanced()
-        case "purity-diversity":
-            return PurityDiversity()
-        case "asymmetric-balanced":
-            return AsymmetricBalanced()
-        case _:
-            return Reservoir()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from sphere_replay.vision.decoding import require
+from sphere_replay.extras import require
 
 _FORMAT = 1
 """Part of every key; raise it when decoding changes, and old entries are no longer found."""
@@ -62,7 +62,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 def _read(path: Path, fields: Collection[str]) -> tuple[dict[str, Tensor], str] | None:
     """An intact entry, or None: a file cut short or altered is as good as no file."""
-    safetensors = require("safetensors")
+    safetensors = require("safetensors", "vision")
     try:
         with safetensors.safe_open(path, framework="pt") as entry:
             expected = (entry.metadata() or {}).get("sha256")
@@ -76,7 +76,7 @@ def _read(path: Path, fields: Collection[str]) -> tuple[dict[str, Tensor], str] 
 
 def _write(path: Path, tensors: dict[str, Tensor], digest: str) -> None:
     """Complete or not at all: a temporary file that takes the entry's name when it is whole."""
-    save_file = require("safetensors.torch").save_file
+    save_file = require("safetensors.torch", "vision").save_file
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def _write(path: Path, tensors: dict[str, Tensor], digest: str) -> None:
         os.close(handle)
         save_file(tensors, temporary, metadata={"sha256": digest})
         os.replace(temporary, path)
-    except (OSError, require("safetensors").SafetensorError) as error:
+    except (OSError, require("safetensors", "vision").SafetensorError) as error:
         # A full disk or a read-only home costs time at the next start, not this run.
         if temporary is not None:
             with contextlib.suppress(OSError):

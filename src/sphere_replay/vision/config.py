@@ -5,21 +5,15 @@ from typing import Any, ClassVar
 
 from sphere_replay.config import ConfigError, FlatConfig, one_of
 from sphere_replay.hosts import HOSTS
+from sphere_replay.memory import ADMISSIONS
 from sphere_replay.replay import SELECTIONS
 from sphere_replay.vision.models import Head
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind
 from sphere_replay.vision.specs import dataset_spec
 from sphere_replay.vision.stream import SplitBy
 
-__all__ = ["ADMISSIONS", "ConfigError", "VisionConfig"]
+__all__ = ["ConfigError", "VisionConfig"]
 
-ADMISSIONS = (
-    "reservoir",
-    "class-balanced",
-    "greedy-balanced",
-    "purity-diversity",
-    "asymmetric-balanced",
-)
 BALANCED_ADMISSIONS = ("class-balanced", "greedy-balanced")
 OWN_ADMISSIONS = {"purity-diversity": "puridiver", "asymmetric-balanced": "abs"}
 """Policies that need what only one host tells them."""

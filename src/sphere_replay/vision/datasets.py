@@ -15,9 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sphere_replay.extras import require
 from sphere_replay.usage import DataError
 from sphere_replay.vision.cache import cache_folder, cached_tensors, fingerprint
-from sphere_replay.vision.decoding import Source, decode, require, source_from_file, source_from_hub
+from sphere_replay.vision.decoding import Source, decode, source_from_file, source_from_hub
 from sphere_replay.vision.specs import DATASETS, DatasetSpec, dataset_spec
 
 __all__ = ["DATASETS", "DataError", "DatasetSpec", "ImageData", "dataset_spec", "load_images"]
@@ -115,7 +116,7 @@ def _local_files(spec: DatasetSpec, folder: Path) -> tuple[Path, Path]:
 
 def _digits() -> dict[str, Tensor]:
     """The 1,797 digits of scikit-learn; of each class every fourth example is a test example."""
-    bunch = require("sklearn.datasets").load_digits()
+    bunch = require("sklearn.datasets", "vision").load_digits()
     # Grey levels 0..16 become 0..255, so that digits look like every other dataset.
     images = torch.from_numpy(bunch.images).mul(255 / 16).round().to(torch.uint8)[:, None]
     labels = torch.from_numpy(bunch.target).long()

@@ -1,17 +1,16 @@
 """Compressed images of Hugging Face `datasets` into one uint8 tensor."""
 
-import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sphere_replay.extras import require
 from sphere_replay.usage import DataError
 from sphere_replay.vision.specs import DatasetSpec
 
@@ -28,26 +27,16 @@ class Source:
     """File or hub id, for messages."""
 
 
-def require(module: str) -> ModuleType:
-    """Import an optional dependency, or say how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise DataError(
-            f"{error.name} is not installed; images need it: pip install 'sphere-replay[vision]'"
-        ) from error
-
-
 def source_from_file(path: Path, spec: DatasetSpec) -> Source:
     """Open one Parquet file; nothing but its footer is read yet."""
     try:
-        footer = require("pyarrow.parquet").read_metadata(path)
+        footer = require("pyarrow.parquet", "vision").read_metadata(path)
     except (OSError, ValueError) as error:  # Arrow's own errors derive from ValueError
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error
     columns = [str(name) for name in footer.schema.to_arrow_schema().names]
     _check_columns(columns, spec, str(path))
     # Streaming reads the file in place; otherwise `datasets` would first copy it to its own cache.
-    rows = require("datasets").load_dataset(
+    rows = require("datasets", "vision").load_dataset(
         "parquet", data_files={"rows": str(path)}, split="rows", streaming=True
     )
     return Source(rows, int(footer.num_rows), str(path))
@@ -55,7 +44,7 @@ def source_from_file(path: Path, spec: DatasetSpec) -> Source:
 
 def source_from_hub(spec: DatasetSpec, split: str) -> Source:
     """Download a split from the hub, or take it from the cache of `datasets`."""
-    datasets = require("datasets")
+    datasets = require("datasets", "vision")
     origin = f"{spec.hub} ({split})"
     try:
         rows = datasets.load_dataset(spec.hub, split=split)
@@ -70,13 +59,13 @@ def source_from_hub(spec: DatasetSpec, split: str) -> Source:
 
 def decode(source: Source, spec: DatasetSpec, *, progress: bool) -> tuple[Tensor, Tensor]:
     """Images uint8 `[n, c, h, w]` and labels int64 `[n]`; grey and palette images are converted."""
-    numpy = require("numpy")
+    numpy = require("numpy", "vision")
     channels, height, width = spec.shape
     mode = "L" if channels == 1 else "RGB"
     pixels = numpy.empty((source.size, height, width, channels), dtype=numpy.uint8)
     labels = torch.empty(source.size, dtype=torch.int64)
     rows = source.rows.select_columns([spec.image_column, spec.label_column])
-    rows = rows.cast_column(spec.image_column, require("datasets").Image())
+    rows = rows.cast_column(spec.image_column, require("datasets", "vision").Image())
     done = 0
     with _progress_bar(f"Decoding {source.origin}", source.size, show=progress) as advance:
         for chunk in rows.iter(batch_size=_CHUNK):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from sphere_replay.hosts import Batch, DivergenceError, Step
-from sphere_replay.usage import UsageError
+from sphere_replay.numeric import ratio
+from sphere_replay.usage import check_device
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.datasets import ImageData
@@ -53,8 +54,7 @@ class VisionJob:
     """One configuration on one dataset. Labels, order and network are fixed by its seed."""
 
     def __init__(self, config: VisionConfig, data: ImageData) -> None:
-        if config.device == "cuda" and not torch.cuda.is_available():
-            raise UsageError("torch finds no GPU here: leave out --device cuda")
+        check_device(config.device)
         torch.set_num_threads(config.threads)
         self.config = config
         self._data = data
@@ -130,10 +130,10 @@ class VisionJob:
                 "anytime": [list(point) for point in self._anytime],
             },
             "replay": {
-                "noisy_lift": _ratio(tally.drawn_mislabelled, tally.fair_mislabelled),
-                "drawn_mislabelled_share": _ratio(tally.drawn_mislabelled, tally.drawn),
-                "mean_mass": _ratio(tally.mass, tally.draws),
-                "mean_effective_sample_size": _ratio(
+                "noisy_lift": ratio(tally.drawn_mislabelled, tally.fair_mislabelled),
+                "drawn_mislabelled_share": ratio(tally.drawn_mislabelled, tally.drawn),
+                "mean_mass": ratio(tally.mass, tally.draws),
+                "mean_effective_sample_size": ratio(
                     tally.effective_sample_size, tally.weighted_draws
                 ),
             },
@@ -231,7 +231,3 @@ class VisionJob:
 
 def _with_null(values: Tensor) -> list[Any]:
     return [None if math.isnan(value) else value for value in values.tolist()]
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None

@@ -4,13 +4,13 @@ Each source reads rows with the hub's column names, from the hub or from `code/<
 folder of data, and turns them into problems with pytest files.
 """
 
-import importlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.extras import require
 from sphere_replay.usage import DataError, unknown
 
 from .micro import micro_family
@@ -114,7 +114,7 @@ def _read_parquet(path: Path, schema: str, source: Source | None = None) -> list
             )
         columns = ", ".join(MAKERS[schema].columns)
         raise DataError(f"{path} does not exist. It should hold the columns {columns}{advice}")
-    parquet = _require("pyarrow.parquet")
+    parquet = require("pyarrow.parquet", "coding")
     try:
         names = parquet.read_schema(path).names
         _check_columns(str(path), schema, names)
@@ -132,7 +132,7 @@ def _read_hub(name: str, source: Source) -> Iterable[Mapping[str, Any]]:
             f"{name} is read from code/{name}.parquet in a folder: name it with --data or "
             "SPHERE_DATA; `micro` needs no data"
         )
-    datasets = _require("datasets")
+    datasets = require("datasets", "coding")
     try:
         rows = datasets.load_dataset(source.hub, split=source.hub_split)
     except Exception as error:  # the hub's clients raise errors of many kinds
@@ -151,13 +151,3 @@ def _check_columns(where: str, schema: str, names: Iterable[str]) -> None:
         present.add("test")  # KodCode's releases differ in the name of this column
     if missing := [column for column in MAKERS[schema].columns if column not in present]:
         raise DataError(f"{where} lacks the columns {', '.join(missing)}")
-
-
-def _require(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise DataError(
-            f"{error.name} is not installed; reading problems needs it: "
-            "pip install 'sphere-replay[coding]'"
-        ) from error

@@ -60,10 +60,10 @@ class Verdict:
     """Node -> `passed`, `failed`, `error`, `skipped` or `timeout`; `TestClass::test_name`,
     `test_name[parameter]`."""
     ending: str
-    """How the run ended: `finished`; `timeout`, `memory`, `scratch`, `output` (the limit that cut
-    it off); `uncollected` (the test file, or the program that it imports, cannot be loaded);
-    `empty` (no node); `tampered` (reports that pytest did not make); `too large`; `broken` (the
-    sandbox itself failed)."""
+    """How the run ended: `finished`; `stopped` (before all tests had been reported); `timeout`,
+    `memory`, `scratch`, `output` (the limit that cut it off); `uncollected` (the test file, or the
+    program that it imports, cannot be loaded); `empty` (no node); `tampered` (reports that pytest
+    did not make); `too large`; `broken` (the sandbox itself failed)."""
     why: str = ""
     """A sentence on an ending other than `finished`."""
     messages: dict[str, str] = field(default_factory=dict)
@@ -129,5 +129,4 @@ _LIMIT_OF = {
     "memory": "memory",
     "scratch": "files on disk",
     "output": "printed bytes",
-    "tampered": "honesty",
 }

@@ -37,8 +37,8 @@ CODING_TABLES = (
                 _MEASURES, {(method, _COLUMN): text for method, text in _PUBLISHED.items()}
             ),
         ),
-        "coding-micro",
+        "coding-qwen",
         _ROWS,
         {_COLUMN: {}},
-    ),
+    ).with_preset("coding-micro"),
 )

@@ -70,7 +70,8 @@ def _instruct(
         published=by_cell(measures, published),
     )
     settings = {"corpus": "classification"} if published else {}
-    return Table(spec, "instruct-tiny", rows, columns, settings, orders=3)
+    table = Table(spec, "instruct-t5-large", rows, columns, settings, orders=3)
+    return table.with_preset("instruct-tiny")
 
 
 INSTRUCT_TABLES = (

@@ -46,26 +46,26 @@ class Table:
     """What every run of the table has beyond its preset."""
     orders: int | None = None
     """Of the tasks, if there are several: a run is then an (order, seed) pair."""
+    paper_preset: str | None = None
+    """Of the published values; None: the preset above."""
 
     def with_preset(self, preset: str) -> "Table":
-        """The same rows and columns at another scale."""
-        return replace(self, preset=preset)
-
-    def small(self) -> "Table":
-        """The table of the `-small` preset, under a name of its own.
+        """The same rows and columns at another scale.
 
         Its numbers are not comparable with the paper's, only their differences and order are.
         """
+        paper = self.paper_preset or self.preset
+        spec = replace(self.spec, relative=bool(self.spec.published) and preset != paper)
+        return replace(self, spec=spec, preset=preset, paper_preset=paper)
+
+    def small(self) -> "Table":
+        """The table of the `-small` preset, under a name of its own."""
         preset = self.preset + SMALL
         if preset not in all_presets():
             raise ConfigError(f"table {self.spec.name} has no small form: leave out --small")
-        spec = replace(
-            self.spec,
-            name=self.spec.name + SMALL,
-            title=f"{self.spec.title}, preset {preset}",
-            relative=True,
-        )
-        return replace(self, spec=spec, preset=preset)
+        table = self.with_preset(preset)
+        name, title = self.spec.name + SMALL, f"{self.spec.title}, preset {preset}"
+        return replace(table, spec=replace(table.spec, name=name, title=title))
 
     def cells(
         self,

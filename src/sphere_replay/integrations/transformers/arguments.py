@@ -46,7 +46,7 @@ class ReplayArguments:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-        for name in ("capacity", "pool"):
+        for name in ("capacity", "pool", *(["top"] if self.select == "mir-top" else [])):
             limit = getattr(self, name)
             if self.batch > limit:
                 raise ValueError(

@@ -24,13 +24,12 @@ from sphere_replay.integrations.trl.memory import ProblemMemory
 from sphere_replay.integrations.trl.problems import Problems
 from sphere_replay.language import LanguageState, Ranks
 from sphere_replay.memory.state import without_prefix
-from sphere_replay.numeric import percentile
+from sphere_replay.numeric import as_probabilities
 from sphere_replay.randomness import globally_seeded, stream
 from sphere_replay.replay import SphereSelection, Weighting, selection_named
+from sphere_replay.replay.selections import increment_quantiles
 from sphere_replay.scoring import Scores
-from sphere_replay.scoring.restoring import random_state_restored
 
-_LOGGED_QUANTILES = (0.05, 0.5, 0.95)
 LOGGER = logging.getLogger(__name__)
 
 
@@ -225,10 +224,7 @@ class GroupReplay:
                     self._trainer, self._ranks, candidates, kept, lr=self.arguments.virtual_lr
                 )
             self.costs["forwards"] += 2 * len(kept)
-            details = {
-                f"increment_p{100 * share:g}": percentile(increments, share)
-                for share in _LOGGED_QUANTILES
-            }
+            details = increment_quantiles(increments)
         with self._timed("allocate"):
             features = torch.zeros(len(kept), 1)
             if self.embeddings is not None:
@@ -239,11 +235,9 @@ class GroupReplay:
 
     def _draw(self, weighting: Weighting) -> Tensor:
         """How often each of the weighed groups is replayed; `[m]`, the sum is `batch`."""
-        weights = weighting.weights.cpu()
-        total = weights.sum()
-        chances = weights / total if total > 0 else torch.full_like(weights, 1 / len(weights))
+        chances = as_probabilities(weighting.weights.cpu())
         drawn = draw(chances, self.arguments.batch, Scheme.REPLACEMENT, self._generators["replay"])
-        return torch.bincount(drawn, minlength=len(weights))
+        return torch.bincount(drawn, minlength=len(chances))
 
     def _fall_back(self, candidates: int) -> None:
         """Uniform replay of groups whose advantages are all zero: no gradient to add."""
@@ -265,10 +259,7 @@ class GroupReplay:
         """
         seed = int(torch.randint(2**62, (), generator=self._generators["programs"]))
         own = stream(seed, f"process {self._ranks.rank}")
-        device = self._trainer.accelerator.device
-        with random_state_restored(device), globally_seeded(own):
-            if device.type == "cuda":
-                torch.cuda.manual_seed(own.initial_seed())
+        with globally_seeded(own, self._trainer.accelerator.device):
             yield
 
     @contextmanager

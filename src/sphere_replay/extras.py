@@ -1,4 +1,4 @@
-"""Optional dependencies of language models, or a sentence that says how to get them."""
+"""Optional dependencies, or a sentence that says how to get them."""
 
 import importlib
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from sphere_replay.usage import DataError
 
 
-def require(module: str, extra: str = "instruct") -> Any:
+def require(module: str, extra: str) -> Any:
     """Import an optional dependency, or say which extra of the package brings it."""
     try:
         return importlib.import_module(module)
