@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sphere_replay.cli import main
+from sphere_replay.experiments.collection import save_collection
 from sphere_replay.experiments.side_by_side import summarise, to_markdown
 
 
@@ -48,10 +49,10 @@ def test_the_command_reads_saved_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = tmp_path / "variant.json"
-    saved.write_text(json.dumps({"runs": SPHERE}))
+    save_collection(saved, "digits", "sphere sweep digits", {}, SPHERE)
     assert main(["compare", str(saved), "--json"]) == 0
     (line,) = json.loads(capsys.readouterr().out)
     assert line["mean"] == pytest.approx(58.5)
     saved.write_text("[]")
     assert main(["compare", str(saved)]) == 2
-    assert "not saved results" in capsys.readouterr().err
+    assert "not a file of `sphere sweep --save`" in capsys.readouterr().err

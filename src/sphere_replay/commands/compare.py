@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
             for line in summarise(path.stem, load_collection(path).runs, baseline)
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"these are not saved results: {error}") from error
+        raise UsageError(f"these results cannot be read: {error}") from error
     if arguments.json:
         print(json.dumps([vars(line) for line in lines]))
     else:
