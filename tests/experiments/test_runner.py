@@ -331,6 +331,19 @@ def test_progress_is_reported_after_every_step(tmp_path: Path) -> None:
     assert told == [(step, STEPS, f"{step} sums") for step in range(1, STEPS + 1)]
 
 
+def test_long_steps_are_saved_by_the_clock(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(runner, "monotonic", lambda: 100.0 * len(steps))
+    with pytest.raises(AccidentError):
+        walk(tmp_path, lambda: Walk(steps.append, at({10}, accident)), every=1000)
+    walk(tmp_path, lambda: Walk(steps.append), every=1000)
+    # 300 seconds are allowed: saved after 400 and after 800.
+    assert steps == [*range(11), *range(8, STEPS)]
+    assert_same_run(tmp_path, whole)
+
+
 def test_an_impossible_interval_is_refused_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="checkpoint_every"):
         walk(tmp_path, every=0)

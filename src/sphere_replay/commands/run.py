@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=500,
         metavar="STEPS",
-        help="state is kept this often (default: 500; coding: every 5 updates at least)",
+        help="state is kept this often (default: 500; coding: every 5 updates at least), and every "
+        "five minutes in any case",
     )
 
 

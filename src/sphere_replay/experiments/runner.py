@@ -7,6 +7,7 @@ somebody else's trainer, and tells after each step that it is done.
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from time import monotonic
 from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +18,9 @@ from sphere_replay.experiments.trees import flatten, unflatten
 from sphere_replay.usage import Interrupted
 
 __all__ = ["AfterStep", "AnyJob", "Interrupted", "Job", "LoopingJob", "Report", "run_job"]
+
+LONGEST_LOSS = 300.0
+"""Seconds of work that a kill may cost: steps can be short or long, so the clock decides too."""
 
 Report = Callable[[int, int, str], None]
 """Told how many steps are done, of how many, and a few words about how it goes."""
@@ -102,7 +106,8 @@ def run_job(
     `finish` may add to the job's results what is computed from them, such as metrics.
 
     Killed at any moment and called again with the same arguments, it ends with the same bits in
-    `results.json`. Ctrl-C saves a checkpoint first and raises `Interrupted`.
+    `results.json`. Checkpoints are saved every `checkpoint_every` steps, and by the clock where
+    that many take longer than `LONGEST_LOSS`. Ctrl-C saves one first and raises `Interrupted`.
     """
     if checkpoint_every < 1:
         raise ValueError(f"checkpoint_every counts steps: at least 1, got {checkpoint_every}")
@@ -117,6 +122,7 @@ def run_job(
             state = unflatten(latest.tensors, latest.state)
             step, lines = state["step"], state["lines"]
             job.load_state_dict(state["job"])
+        saved_at = monotonic()
         with RunLog(folder.log_path, position=lines) as log, _stop_requests() as stop:
             for problem in latest.problems if latest else ():
                 log.append({"step": step, "checkpoint": problem})
@@ -126,15 +132,17 @@ def run_job(
             def after_step(
                 record: Mapping[str, object] | None, seconds: Mapping[str, float] | None = None
             ) -> None:
-                nonlocal step
+                nonlocal step, saved_at
                 step += 1
                 if record is not None:
                     log.append(record, seconds)
                 if report is not None:
                     report(step, len(job), job.status)
-                if stop.requested or (step % checkpoint_every == 0 and step < len(job)):
+                due = step % checkpoint_every == 0 or monotonic() - saved_at > LONGEST_LOSS
+                if stop.requested or (due and step < len(job)):
                     state = {"step": step, "lines": log.sync(), "job": job.state_dict()}
                     save(folder.path, *flatten(state))
+                    saved_at = monotonic()
                 if stop.requested:
                     raise Interrupted(f"stopped after step {step} of {len(job)}")
 
