@@ -290,8 +290,9 @@ def test_a_memory_without_two_groups_is_trusted_and_the_reason_logged(
         host._trust()
     assert len(trust.trusted) == len(host.memory)
     assert len(trust.doubtful) == 0
-    assert caplog.text.count("trusts every label in some epochs") == 1
+    assert caplog.text.count("trusted every label") == 1
     assert "same value" in caplog.text
+    assert list(host.notes.values()) == [2]
 
 
 def test_too_few_clean_memories_are_not_fitted_alone(
@@ -317,16 +318,21 @@ def test_an_empty_memory_is_not_fitted(stored: int, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         assert fit(host) == [0.0] * 4
     assert same_bits(before, bits(host.network))
-    assert caplog.text.count(f"the memory holds {stored} examples") == 1
+    assert caplog.text.count(f"a memory that holds {stored} examples") == 1
 
 
-def test_a_class_that_is_absent_from_memory_does_no_harm() -> None:
-    host = host_with({"warm_up": 0}, batches=3)
-    host.start_task()
-    for seed in range(3):
-        host.observe(stream_batch(seed, classes=(3,)))
+def test_a_class_that_is_never_offered_is_named_and_does_no_harm() -> None:
+    host = host_with({"warm_up": 0, "offered": 0.25}, batches=3)
+    with torch.no_grad():
+        host.network.get_parameter("head.bias")[2] = -50.0
+    batch = stream_batch(9, size=16)
+    assert 2 in batch.labels.tolist()
+    host.observe(batch)
     assert 2 not in host.memory["y"].tolist()
     assert all(loss > 0 for loss in fit(host))
+    absent = sorted(set(batch.labels.tolist()) - set(host.memory["y"].tolist()))
+    names = ", ".join(map(str, absent))
+    assert f"the memory fit cannot teach classes without a memory: {names}" in host.notes
 
 
 def test_a_fit_that_diverges_says_so() -> None:

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from hosts.parts import CLASSES, bits, generator, parts, same_bits, stream_batch
 from sphere_replay.experiments.trees import flatten, from_bytes, to_bytes, unflatten
-from sphere_replay.hosts import Batch, PuriDivER, parted_fit
+from sphere_replay.hosts import Batch, PuriDivER, mixture, parted_fit
 from sphere_replay.hosts.mixture import NoSplitError
 from sphere_replay.hosts.partition import Partition
 from sphere_replay.memory import Memory, PurityDiversity
@@ -257,6 +258,29 @@ def test_a_selection_draws_clean_memories_by_its_weights(monkeypatch: pytest.Mon
     assert len(set(taken.tolist())) == 2
 
 
+def test_the_virtual_step_of_the_fit_is_that_of_a_clean_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = host_with("sphere")
+    fixed(PARTS, monkeypatch)
+    host.fit(0)  # leaves gradients behind, which must not count
+    reference = copy.deepcopy(host.network).train()
+    source = generator().set_state(host.parts.augmentation.get_state())
+    rows = PARTS.clean[torch.randperm(len(PARTS.clean), generator=source)][:5]
+    logits = reference(host.parts.views.prepare(host.memory["x"][rows]))
+    loss = F.cross_entropy(logits, host.memory["y"][rows])
+    expected = torch.autograd.grad(loss, list(reference.parameters()))
+    original = host._score
+
+    def compare(slots: Tensor) -> Scores:
+        for parameter, gradient in zip(host.network.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient)
+        return original(slots)
+
+    monkeypatch.setattr(host, "_score", compare)
+    host._clean_order(PARTS.clean)
+
+
 def test_scoring_in_the_fit_leaves_statistics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     host = host_with("sphere")
     fixed(PARTS, monkeypatch)
@@ -321,13 +345,20 @@ def test_without_parts_epochs_are_plain_and_the_reason_is_logged(
         for step in range(4):
             host.fit(step)
             plain.fit(step)
-        assert caplog.text == ""
-        host.end_task(last=True)
-        plain.end_task(last=True)
     assert same_bits(bits(host.network), bits(plain.network))
-    assert len(caplog.records) == 1
-    assert "3 of 3 epochs" in caplog.text
-    assert "somebody said no (3)" in caplog.text
+    reason = "an epoch of the memory fit was plain cross-entropy: somebody said no"
+    assert [record.message for record in caplog.records] == [reason]
+    assert (host.notes, plain.notes) == ({reason: 3}, {})
+
+
+def test_a_mixture_that_has_not_converged_is_noted_and_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = host_with()
+    fixed(replace(PARTS, converged=False), monkeypatch)
+    for step in range(4):
+        host.fit(step)
+    assert host.notes == {mixture.UNFINISHED: 3}
 
 
 def test_a_memory_with_too_few_clean_examples_is_fitted_all_the_same(
@@ -344,7 +375,7 @@ def test_a_memory_with_too_few_clean_examples_is_fitted_all_the_same(
     single = host_with(capacity=1)
     before = bits(single.network)
     assert [single.fit(step).loss for step in range(4)] == [0.0] * 4
-    assert "nothing will be fitted: the memory holds 1" in caplog.text
+    assert "nothing is fitted to a memory that holds 1" in caplog.text
     assert same_bits(before, bits(single.network))
 
 

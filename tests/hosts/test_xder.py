@@ -151,11 +151,22 @@ def test_a_virtual_step_follows_the_stream_loss_alone() -> None:
 
 
 def test_increments_are_those_of_the_past_heads() -> None:
-    host = at_task(2)
-    logits = torch.randn(9, CLASSES, generator=generator(5))
-    labels = torch.arange(9) % 4
-    expected = F.cross_entropy(logits[:, :4], labels, reduction="none")
-    torch.testing.assert_close(host.scored_loss(logits, labels), expected)
+    host = at_task(2, select="sphere")
+    images, labels, gradients = host.memory["x"], host.memory["y"], []
+    for parameter in host.network.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator(5))
+        gradients.append(parameter.grad.clone())
+
+    def losses(lr: float) -> Tensor:
+        network = copy.deepcopy(host.network).eval()
+        with torch.no_grad():
+            for parameter, gradient in zip(network.parameters(), gradients, strict=True):
+                parameter.sub_(lr * gradient)
+            logits = network(host.parts.views.prepare(images))
+        return F.cross_entropy(logits[:, :4], labels, reduction="none")
+
+    found = host._score(torch.arange(len(labels))).increments
+    torch.testing.assert_close(found, losses(host.parts.virtual_lr) - losses(0.0))
 
 
 def test_both_draws_follow_one_vector_of_probabilities_and_differ() -> None:

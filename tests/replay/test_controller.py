@@ -55,6 +55,13 @@ def test_a_second_draw_of_a_step_neither_scores_nor_counts() -> None:
         Replay(filled(20), Given(), generator=generator()).redraw(5)
 
 
+def test_a_second_draw_follows_the_same_weights() -> None:
+    weights = [0.0, 1.0, 3.0, 0.0, 4.0]
+    replay = Replay(filled(5), Given(), generator=generator(), replacement=True)
+    replay.draw(2, Scorer(torch.tensor(weights)))
+    assert_drawn_by(weights, replay.redraw(MANY).indices.bincount(minlength=5) / MANY)
+
+
 def test_uniform_replay_never_asks_for_scores() -> None:
     replay = Replay(filled(8), Uniform(), generator=generator())
     replay.start_task()

@@ -158,6 +158,9 @@ def test_what_the_paper_leaves_open_is_marked() -> None:
     assert not provenance(resolve("cifar10", "er-ace"), "head")
     assert provenance(resolve("cifar10-small"), "width") == "the paper's is 64"
     assert provenance(resolve("mnist"), "batch") == "left open by the paper"
+    assert provenance(resolve("cifar10", select="mir"), "every") == "left open by the paper"
+    fit = provenance(resolve("cifar10-small", "puridiver"), "options")
+    assert fit.startswith("the full preset fits 255 epochs after every task; all but")
     assert not provenance(resolve("mnist"), "capacity")
     assert provenance(resolve("cifar100-small"), "limit") == "the paper uses the whole stream"
     assert not provenance(resolve("cifar10"), "limit")

@@ -99,3 +99,5 @@ def _print_results(results: dict[str, Any]) -> None:
         for name, value in results[group].items():
             if isinstance(value, int | float):
                 print(f"{name:<28} {value:.4g}" if value % 1 else f"{name:<28} {value:.0f}")
+    for reason, count in results.get("notes", {}).items():
+        print(f"noted {count}x: {reason}")

@@ -8,7 +8,6 @@ alternating schedule of the full method (AER) needs several epochs per task and 
 single pass.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,11 +20,9 @@ from sphere_replay.hosts.er_ace import MASKED, AsymmetricReplay
 from sphere_replay.hosts.host import Batch, HostParts, State, Step
 from sphere_replay.hosts.memory_fit import MemoryFit
 from sphere_replay.hosts.mixmatch import guess_targets, mixmatch_loss
-from sphere_replay.hosts.mixture import NoSplitError, normalized, split_in_two
+from sphere_replay.hosts.mixture import UNFINISHED, NoSplitError, normalized, split_in_two
 from sphere_replay.memory import AsymmetricBalanced
 from sphere_replay.replay import Draw
-
-LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +64,6 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
         self.task = -1
-        self._told: set[str] = set()
 
     @classmethod
     def check_options(cls, options: Mapping[str, float]) -> None:
@@ -96,6 +92,7 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         rows = losses.argsort(stable=True)[:count].sort().values
         chosen = Batch(batch.images[rows], batch.labels[rows], batch.true_labels[rows])
         self.remember(chosen, loss=losses[rows])
+        self._meet(batch)  # all of it: a class that is never offered is missed too
         return step
 
     def draw(self) -> Draw:
@@ -104,10 +101,6 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         losses = F.cross_entropy(self._plain_logits(draw["x"]), draw["y"], reduction="none")
         self.memory.update(draw.indices, loss=losses)
         return draw
-
-    def _begin_fit(self) -> None:
-        super()._begin_fit()
-        self._told.clear()
 
     def _epoch(self, step: int) -> Step:
         """MixMatch on the memory."""
@@ -139,12 +132,14 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         try:
             split = split_in_two(normalized(seen.losses))
         except NoSplitError as error:
-            self._tell(f"the memory fit trusts every label in some epochs: {error}")
+            self.note(f"an epoch of the memory fit trusted every label: {error}")
             return self._trust_all()
         trusted, doubtful = (part.nonzero().squeeze(1) for part in (split.is_low, ~split.is_low))
         if len(trusted) < 2:
-            self._tell("the memory fit trusts every label in some epochs: fewer than 2 seem clean")
+            self.note("an epoch of the memory fit trusted every label: fewer than 2 seem clean")
             return self._trust_all()
+        if not split.converged:
+            self.note(UNFINISHED)
         return Trust(trusted, doubtful, split.low.float())
 
     def _trust_all(self) -> Trust:
@@ -181,12 +176,6 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
             logits = self.run(views)
         self.network.train()
         return logits
-
-    def _tell(self, reason: str) -> None:
-        """Log a reason once per fit."""
-        if reason not in self._told:
-            LOGGER.warning("task %d: %s", self.task, reason)
-            self._told.add(reason)
 
     def state_dict(self) -> State:
         """ER-ACE's state, that of a host that fits, and the task."""

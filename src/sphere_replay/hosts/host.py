@@ -4,6 +4,7 @@ A host learns from one stream batch at a time. What it is made of (network, memo
 controller, views) is handed to it, so that two hosts differ in their losses and nothing else.
 """
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ from sphere_replay.scoring.folding import can_fold
 from sphere_replay.usage import unknown
 
 State = dict[str, Any]
+
+LOGGER = logging.getLogger(__name__)
 
 
 class DivergenceError(RuntimeError):
@@ -127,6 +130,8 @@ class Host(ABC):
         self.memory = parts.memory
         self.replay = parts.replay
         self.costs = Costs()
+        self.notes: dict[str, int] = {}
+        """What was not as a host would have it, but no reason to stop, and how often."""
         self.optimizer = torch.optim.SGD(parts.network.parameters(), lr=parts.lr)
 
     @classmethod
@@ -205,6 +210,12 @@ class Host(ABC):
         """A second, independent draw for the same step."""
         return self.replay.redraw(self.parts.replay_batch)
 
+    def note(self, reason: str) -> None:
+        """Count a reason for doing less than asked; a warning tells of its first time."""
+        if reason not in self.notes:
+            LOGGER.warning("%s", reason)
+        self.notes[reason] = self.notes.get(reason, 0) + 1
+
     def scored_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Losses `[n]` of stored examples, whose rise by the virtual step is their increment."""
         return cross_entropy_per_example(logits, labels)
@@ -222,6 +233,7 @@ class Host(ABC):
             "replay": self.replay.state_dict(),
             "augmentation": self.parts.augmentation.get_state(),
             "costs": asdict(self.costs),
+            "notes": dict(self.notes),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -232,6 +244,7 @@ class Host(ABC):
         self.replay.load_state_dict(state["replay"])
         self.parts.augmentation.set_state(state["augmentation"])
         self.costs = Costs(**state["costs"])
+        self.notes = dict(state["notes"])
 
     def _score(self, slots: Tensor) -> Scores:
         self.costs.forward += 2 * len(slots)

@@ -5,7 +5,6 @@ rates fall along cosines with warm restarts. Every epoch has random numbers of i
 it takes, the views of the stream that follows stay the same for all selections.
 """
 
-import logging
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -15,11 +14,9 @@ import torch
 from torch import Tensor
 
 from sphere_replay.hosts.appraisal import Appraisal, appraise
-from sphere_replay.hosts.host import Host, HostParts, State, Step
+from sphere_replay.hosts.host import Batch, Host, HostParts, State, Step
 from sphere_replay.hosts.warm_restarts import warm_restart_lr
 from sphere_replay.randomness import branched
-
-LOGGER = logging.getLogger(__name__)
 
 
 class MemoryFit(Host):
@@ -48,6 +45,12 @@ class MemoryFit(Host):
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
         self._fitting: torch.optim.SGD | None = None
+        self._met = torch.zeros(parts.num_classes, dtype=torch.bool)
+
+    def remember(self, batch: Batch, **fields: Tensor) -> None:
+        """Offer a batch to the memory, and note its classes."""
+        super().remember(batch, **fields)
+        self._meet(batch)
 
     def fit_steps(self, *, last: bool) -> int:
         """One step for each epoch, after every task or only after the last one."""
@@ -80,7 +83,15 @@ class MemoryFit(Host):
     def _begin_fit(self) -> None:
         """Before the first epoch."""
         if len(self.memory) < 2:
-            LOGGER.warning("nothing will be fitted: the memory holds %d examples", len(self.memory))
+            self.note(f"nothing is fitted to a memory that holds {len(self.memory)} examples")
+            return
+        absent = self._met & (self.memory["y"].cpu().bincount(minlength=len(self._met)) == 0)
+        if absent.any():
+            names = ", ".join(str(label) for label in absent.nonzero().flatten().tolist())
+            self.note(f"the memory fit cannot teach classes without a memory: {names}")
+
+    def _meet(self, batch: Batch) -> None:
+        self._met[batch.labels.cpu()] = True
 
     def _update(self, loss: Tensor, examples: int) -> float:
         """A step of the fit down a loss over that many examples; the loss as a number."""
@@ -127,13 +138,14 @@ class MemoryFit(Host):
         )
 
     def state_dict(self) -> State:
-        """The host's state, and the optimizer of a fit under way."""
+        """The host's state, the classes it has met, and the optimizer of a fit under way."""
         fitting = None if self._fitting is None else self._fitting.state_dict()
-        return super().state_dict() | {"fitting": fitting}
+        return super().state_dict() | {"met": self._met, "fitting": fitting}
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
         super().load_state_dict(state)
+        self._met = state["met"].clone()
         self._fitting = None
         if state["fitting"] is not None:
             self._fitting = self._fit_optimizer()

@@ -14,6 +14,8 @@ MAX_ITERATIONS = 10
 TOLERANCE = 1e-2
 ADDED_VARIANCE = 5e-4
 
+UNFINISHED = "a mixture of the memory fit has not converged: its last estimate was used"
+
 
 class NoSplitError(ValueError):
     """There are no two groups to be found; the message says why."""

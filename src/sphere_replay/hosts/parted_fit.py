@@ -9,7 +9,6 @@ batch:
     consistent    MSE(softmax f(x), softmax f(strong x))
 """
 
-import logging
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -18,14 +17,12 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 from sphere_replay.hosts.cutmix import Mixed, cutmix_sometimes
-from sphere_replay.hosts.host import Batch, HostParts, State, Step
+from sphere_replay.hosts.host import HostParts, State, Step
 from sphere_replay.hosts.memory_fit import MemoryFit
-from sphere_replay.hosts.mixture import NoSplitError
+from sphere_replay.hosts.mixture import UNFINISHED, NoSplitError
 from sphere_replay.hosts.partition import Partition, partition
 from sphere_replay.hosts.trust_losses import consistency, mixed_cross_entropy, relabel
 from sphere_replay.scoring.restoring import modules_restored
-
-LOGGER = logging.getLogger(__name__)
 
 LARGEST_PART = 16
 """Batches of doubtful memories are at most this many times as large as a clean one: with a handful
@@ -61,53 +58,28 @@ class PartedFit(MemoryFit):
         super().__init__(parts)
         scored = self.replay.selection.needs_scores
         self._selects_fit = scored and bool(self.options["select_fit"])
-        self._met = torch.zeros(parts.num_classes, dtype=torch.bool)
         self._running_scale: float | None = None
-        self._plain_epochs: dict[str, int] = {}
-        """Epochs of the fit that had to do without parts, by reason."""
 
     def _begin_fit(self) -> None:
         super()._begin_fit()
         self._running_scale = None
-        self._plain_epochs = {}
-        stored = self.memory["y"].cpu() if len(self.memory) else torch.empty(0).long()
-        absent = self._met & (stored.bincount(minlength=len(self._met)) == 0)
-        if absent.any():
-            names = ", ".join(str(label) for label in absent.nonzero().flatten().tolist())
-            LOGGER.warning("the memory fit cannot teach classes without a memory: %s", names)
 
     def _epoch(self, step: int) -> Step:
         """The network goes on from where the stream has left it."""
         parts = self._parts() if step >= self.options["warm_up"] else None
         return self._plain_epoch() if parts is None else self._parted_epoch(parts)
 
-    def end_task(self, *, last: bool) -> None:
-        """Say why epochs of the fit were plain; a warning, if all after warm-up were."""
-        if self._fitting is not None and self._plain_epochs:
-            counts = self._plain_epochs
-            plain, parted = sum(counts.values()), self.options["epochs"] - self.options["warm_up"]
-            LOGGER.log(
-                logging.WARNING if plain >= parted else logging.INFO,
-                "%d of %d epochs of the memory fit after warm-up were plain cross-entropy: %s",
-                plain,
-                parted,
-                ", ".join(f"{reason} ({count})" for reason, count in counts.items()),
-            )
-        super().end_task(last=last)
-
-    def remember(self, batch: Batch, **fields: Tensor) -> None:
-        """Offer a batch to the memory, and note its classes."""
-        super().remember(batch, **fields)
-        self._met[batch.labels.cpu()] = True
-
     def _parts(self) -> Partition | None:
         """The memory as the network sees it now; None, with a note, if it has no three parts."""
         seen = self._appraise(self.memory["x"], self.memory["y"])
         try:
-            return partition(seen.losses, seen.logits)
+            parts = partition(seen.losses, seen.logits)
         except NoSplitError as error:
-            self._plain_epochs[str(error)] = self._plain_epochs.get(str(error), 0) + 1
+            self.note(f"an epoch of the memory fit was plain cross-entropy: {error}")
             return None
+        if not parts.converged:
+            self.note(UNFINISHED)
+        return parts
 
     def _plain_epoch(self) -> Step:
         losses = []
@@ -189,16 +161,10 @@ class PartedFit(MemoryFit):
         return mixed_cross_entropy(self.run(mixed.images), mixed)
 
     def state_dict(self) -> State:
-        """The state of a host that fits, the classes it has met, and how the fit went so far."""
-        return super().state_dict() | {
-            "met": self._met,
-            "running_scale": self._running_scale,
-            "plain_epochs": dict(self._plain_epochs),
-        }
+        """The state of a host that fits, and the scale of its selection."""
+        return super().state_dict() | {"running_scale": self._running_scale}
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
         super().load_state_dict(state)
-        self._met = state["met"].clone()
         self._running_scale = state["running_scale"]
-        self._plain_epochs = dict(state["plain_epochs"])

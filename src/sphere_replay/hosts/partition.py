@@ -4,7 +4,6 @@ One mixture splits all examples by their loss: low is clean. A second one splits
 unsure the network is of them, u = 1 - max softmax: low is ambiguous, high is incorrect.
 """
 
-import logging
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -13,8 +12,6 @@ from sphere_replay.hosts.mixture import NoSplitError, Split, normalized, split_i
 
 LEAST = 3
 """Examples that a part must have to be learned from."""
-
-LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +23,8 @@ class Partition:
     incorrect: Tensor
     trust: Tensor
     """Probability `[n]` that an example's label is right: its posterior of the low-loss group."""
+    converged: bool = True
+    """Whether both mixtures did."""
 
 
 def partition(losses: Tensor, logits: Tensor) -> Partition:
@@ -48,14 +47,12 @@ def partition(losses: Tensor, logits: Tensor) -> Partition:
     for name, part in (("ambiguous", ambiguous), ("incorrect", incorrect)):
         if len(part) < LEAST:
             raise NoSplitError(f"fewer than 3 {name} memories")
-    return Partition(clean, ambiguous, incorrect, by_loss.low)
+    converged = by_loss.converged and by_doubt.converged
+    return Partition(clean, ambiguous, incorrect, by_loss.low, converged)
 
 
 def _split(values: Tensor, what: str) -> Split:
     try:
-        split = split_in_two(values)
+        return split_in_two(values)
     except NoSplitError as error:
         raise NoSplitError(f"no two groups of {what}") from error
-    if not split.converged:
-        LOGGER.info("the mixture of %s has not converged; its last estimate is used", what)
-    return split

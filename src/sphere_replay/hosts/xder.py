@@ -8,7 +8,6 @@ logits could not know yet are transplanted from the network's later outputs. A s
 both replay draws, by one vector of probabilities; the contrastive draw is uniform.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +26,6 @@ from sphere_replay.memory import ClassBalanced, Memory
 from sphere_replay.replay import Draw
 from sphere_replay.scoring import cross_entropy_per_example
 
-LOGGER = logging.getLogger(__name__)
 _CHUNK = 64
 
 
@@ -91,7 +89,6 @@ class ExtendedDarkReplay(Host):
         self.task = -1
         self._updates = torch.zeros(self.memory.capacity, dtype=torch.int64)
         self._held: Memory | None = None
-        self._told_grey = False
 
     @classmethod
     def check_options(cls, options: Mapping[str, float]) -> None:
@@ -222,9 +219,8 @@ class ExtendedDarkReplay(Host):
             shuffled = torch.randperm(len(self.memory), generator=self.parts.augmentation)
             drawn = self.memory.take(shuffled[: int(self.options["contrast_batch"])])
             images, labels = torch.cat([drawn["x"], images]), torch.cat([drawn["y"], labels])
-        if images.shape[1] != 3 and not self._told_grey:
-            LOGGER.warning("images without colors: strong views are crops, brightness and contrast")
-            self._told_grey = True
+        if images.shape[1] != 3:
+            self.note("images without colors: strong views are crops, brightness and contrast")
         views = int(self.options["views"])
         strong = self.parts.views.strengthen(images.repeat(views, 1, 1, 1), self.parts.augmentation)
         with frozen_statistics(self.network, bool(self.options["align_bn"])):
@@ -258,7 +254,7 @@ class ExtendedDarkReplay(Host):
         present = range(self.first_class, self.first_class + self.head_size)
         found = set(rows["y"].tolist()) if rows else set()
         for label in sorted(set(present) - found):
-            LOGGER.warning("task %d had no example of class %d to remember", self.task, label)
+            self.note(f"task {self.task} had no example of class {label} to remember")
         if not found:
             return
         logits = self._chunked_logits(rows["x"])

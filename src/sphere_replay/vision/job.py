@@ -137,6 +137,7 @@ class VisionJob:
                     tally.effective_sample_size, tally.weighted_draws
                 ),
             },
+            "notes": dict(self._host.notes),
             "costs": {
                 "stream_examples": len(self.stream),
                 "forward_per_example": self._host.costs.forward / len(self.stream),
@@ -225,6 +226,7 @@ class VisionJob:
             "effective_sample_size": weighting and weighting.effective_sample_size,
             **(weighting.details if weighting else {}),
             "accuracy": self._anytime[-1][1] if self._anytime else None,
+            "notes": dict(self._host.notes),
             **asdict(self._host.costs),
         }
 

@@ -153,11 +153,15 @@ def provenance(config: VisionConfig, setting: str) -> str:
         return "the paper uses the whole stream"
     if setting == "pool" and config.select not in SCORED_EVERY_STEP:
         return ""  # the paper scores the whole memory, but for MIR
+    if setting == "every" and config.select in SCORED_EVERY_STEP:
+        return _OPEN
     note = _note(config, setting)
     usual = HOSTS[config.host].OPTIONS.get("epochs")
     if setting == "options" and config.options.get("epochs", usual) != usual:
-        epochs = f"the full preset fits {usual:g} epochs"
-        return f"{epochs}; {note}" if note else epochs
+        full = resolve(config.dataset, config.host).options
+        after = "the last task" if full.get("fit_last_only") else "every task"
+        fits = f"the full preset fits {usual:g} epochs after {after}"
+        return f"{fits}; {note}" if note else fits
     return note
 
 

@@ -1,4 +1,4 @@
-"""Whole runs of X-DER and ABS: they learn, in color and grey, and resume bit for bit."""
+"""Whole runs of the hosts: they learn, in color and grey, and resume bit for bit."""
 
 import json
 import logging
@@ -66,11 +66,13 @@ def test_digits_are_learnt_and_kept(
     assert ("images without colors" in caplog.text) == (host == "xder")
 
 
-@pytest.mark.parametrize("host", ["xder", "abs"])
-def test_a_network_with_batch_norms_learns_colors(
-    host: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = {"xder": {"views": 2, "contrast_batch": 8}, "abs": {"epochs": 5, "warm_up": 3}}
+@pytest.mark.parametrize("host", ["xder", "abs", "puridiver"])
+def test_a_network_with_batch_norms_learns_colors(host: str) -> None:
+    options = {
+        "xder": {"views": 2, "contrast_batch": 8},
+        "abs": {"epochs": 5, "warm_up": 3},
+        "puridiver": {"epochs": 8, "warm_up": 3},
+    }
     config = resolve(
         "cifar10-small",
         host,
@@ -83,10 +85,16 @@ def test_a_network_with_batch_norms_learns_colors(
         lr=0.1,
         options=options[host],
     )
-    with caplog.at_level(logging.WARNING):
-        accuracies = final(run(config, color_data()))
-    assert sum(accuracies) / 10 > 2 * CHANCE
-    assert caplog.text == ""
+    job = run(config, color_data())
+    assert sum(final(job)) / 10 > 2 * CHANCE
+    assert not any("without colors" in reason for reason in job.results()["notes"])
+
+
+@pytest.mark.parametrize("host", ["er-ace", "der-pp", "gdumb"])
+def test_digits_are_learnt(host: str) -> None:
+    options = {"gdumb": {"epochs": 20, "fit_last_only": 1}}.get(host, {})
+    job = run(resolve("digits", host, noise=0.2, evaluate_every=None, options=options))
+    assert sum(final(job)) / 10 > 3 * CHANCE
 
 
 def test_the_last_task_of_xder_is_at_a_disadvantage() -> None:
