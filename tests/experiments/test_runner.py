@@ -11,26 +11,15 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.accidents import AccidentError, Event, accident, at, interrupt, nothing
 from sphere_replay.experiments import runner
 from sphere_replay.experiments.checkpoint import load_latest, save
 from sphere_replay.experiments.folder import ConfigMismatchError, DataMismatchError, RunFolder
 from sphere_replay.experiments.log import read_log
 from sphere_replay.experiments.runner import Interrupted, Job, run_job
-from sphere_replay.vision import load_images
-from sphere_replay.vision.job import VisionJob
-from sphere_replay.vision.presets import resolve
 
 STEPS = 40
 CONFIG = {"steps": STEPS}
-Event = Callable[[int], None]
-
-
-class AccidentError(Exception):
-    """Whatever may go wrong in the middle of a run."""
-
-
-def nothing(step: int) -> None:
-    """An uneventful step."""
 
 
 class Walk:
@@ -75,26 +64,6 @@ class Walk:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._generator.set_state(state["generator"])
         self._place, self._sums = state["place"].clone(), list(state["sums"])
-
-
-def at(steps: set[int], event: Callable[[], None]) -> Event:
-    """An event at the given steps, once each."""
-    left = set(steps)
-
-    def happen(step: int) -> None:
-        if step in left:
-            left.discard(step)
-            event()
-
-    return happen
-
-
-def accident() -> None:
-    raise AccidentError
-
-
-def interrupt() -> None:
-    signal.raise_signal(signal.SIGINT)
 
 
 def walk(path: Path, make: Callable[[], Job] = Walk, every: int = 6) -> dict[str, Any]:
@@ -347,58 +316,3 @@ def test_long_steps_are_saved_by_the_clock(
 def test_an_impossible_interval_is_refused_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="checkpoint_every"):
         walk(tmp_path, every=0)
-
-
-# A real job.
-
-
-class Fragile(VisionJob):
-    """A vision run to which something happens."""
-
-    event: Event = staticmethod(nothing)
-
-    def advance(self, step: int) -> dict[str, Any] | None:
-        self.event(step)
-        return super().advance(step)
-
-
-@pytest.mark.parametrize(("host", "select"), [("er", "sphere"), ("der-pp", "mir")])
-def test_a_vision_run_survives_accidents_interruptions_and_damage(
-    host: str, select: str, tmp_path: Path
-) -> None:
-    config = resolve("digits", host, select, limit=200, capacity=50, pool=30, evaluate_every=9)
-    data = load_images("digits")
-    accidents, interruptions = at({8, 16}, accident), at({12}, interrupt)
-
-    def event(step: int) -> None:
-        interruptions(step)
-        accidents(step)
-
-    def make() -> Fragile:
-        job = Fragile(config, data)
-        job.event = event
-        return job
-
-    def run(name: str, make_job: Callable[[], Job]) -> None:
-        folder = RunFolder(tmp_path / name)
-        run_job(make_job, folder, config.to_dict(), seed=config.seed, checkpoint_every=3)
-
-    run("whole", lambda: VisionJob(config, data))
-    with pytest.raises(AccidentError):
-        run("troubled", make)
-    with pytest.raises(Interrupted):
-        run("troubled", make)
-    with pytest.raises(AccidentError):
-        run("troubled", make)
-    with (tmp_path / "troubled" / "checkpoint.safetensors").open("r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"?")
-    run("troubled", make)
-    results = [(tmp_path / name / "results.json").read_bytes() for name in ("whole", "troubled")]
-    assert results[0] == results[1]
-    logs = [
-        [line for line in read_log(tmp_path / name / "log.jsonl", times=False) if "loss" in line]
-        for name in ("whole", "troubled")
-    ]
-    assert logs[0] == logs[1]
-    assert len(logs[0]) >= 5
