@@ -19,14 +19,14 @@ lint: $(VENV)/.ready
 	$(BIN)/mypy
 
 bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GEMM; writes docs/performance*.md.
-	$(BIN)/sphere bench allocate --markdown docs/performance.md
-	$(BIN)/sphere bench train --markdown docs/performance-train.md
-	$(BIN)/sphere bench hosts --markdown docs/performance-hosts.md
-	$(BIN)/sphere bench scoring --markdown docs/performance-scoring.md
-	$(BIN)/sphere bench augmentation --markdown docs/performance-augmentation.md
-	$(BIN)/sphere bench instruct --markdown docs/performance-instruct.md
-	$(BIN)/sphere bench coding --markdown docs/performance-coding.md
-	$(BIN)/sphere bench sandbox --markdown docs/performance-sandbox.md
+	$(BIN)/python -m benchmarks allocate --markdown docs/performance.md
+	$(BIN)/python -m benchmarks train --markdown docs/performance-train.md
+	$(BIN)/python -m benchmarks hosts --markdown docs/performance-hosts.md
+	$(BIN)/python -m benchmarks scoring --markdown docs/performance-scoring.md
+	$(BIN)/python -m benchmarks augmentation --markdown docs/performance-augmentation.md
+	$(BIN)/python -m benchmarks instruct --markdown docs/performance-instruct.md
+	$(BIN)/python -m benchmarks coding --markdown docs/performance-coding.md
+	$(BIN)/python -m benchmarks sandbox --markdown docs/performance-sandbox.md
 
 docs: $(VENV)/.docs  ## The documentation site, into site/.
 	$(BIN)/mkdocs build --strict

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from sphere_replay.cli import build_parser
-from sphere_replay.commands.options import config_from
-from sphere_replay.experiments.domains import domain
-from sphere_replay.experiments.metrics import METRICS
+from sphere_replay.cli.options import config_from
 from sphere_replay.hosts import HOSTS
 from sphere_replay.replay import SELECTIONS
+from sphere_replay.runs.domains import domain
+from sphere_replay.runs.metrics import METRICS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

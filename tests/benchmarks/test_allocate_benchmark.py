@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sphere_replay import Allocation, Sphere, allocate
-from sphere_replay.benchmarks import Target, timing
-from sphere_replay.benchmarks import allocate as allocate_benchmark
-from sphere_replay.benchmarks.allocate import (
+from benchmarks import Target, timing
+from benchmarks import __main__ as bench
+from benchmarks import allocate as allocate_benchmark
+from benchmarks.allocate import (
     QUICK,
     Cell,
     Plan,
@@ -23,14 +23,14 @@ from sphere_replay.benchmarks.allocate import (
     targets,
     workload,
 )
-from sphere_replay.benchmarks.naive import (
+from benchmarks.naive import (
     Allocator,
     keops_weights,
     naive_weights,
     pot_weights,
     topk_weights,
 )
-from sphere_replay.commands import bench
+from sphere_replay import Allocation, Sphere, allocate
 from sphere_replay.usage import UsageError
 
 
@@ -148,7 +148,7 @@ def test_peak_counts_what_the_call_holds_and_not_its_inputs(
 def test_failed_measurement_of_memory_shows_the_cause() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)exit code 1.*KeyError: 'nobody'"):
         timing.peak_memory(
-            "sphere_replay.benchmarks.allocate:workload",
+            "benchmarks.allocate:workload",
             {"name": "nobody", "size": 8, "dim": 4},
             {"name": "nobody", "size": 8, "dim": 4},
         )
@@ -337,7 +337,7 @@ def test_progress_is_silent_at_first_and_then_shows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("sphere_replay.commands.bench.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sphere_replay.cli.commands.bench.time.monotonic", lambda: now[0])
     progress = bench._Progress()
     progress(0, 4, "first")
     now[0] = 3.0

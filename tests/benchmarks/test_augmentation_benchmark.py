@@ -6,8 +6,8 @@ import json
 import pytest
 import torch
 
-from sphere_replay.benchmarks import augmentation
-from sphere_replay.benchmarks.augmentation import Cell, by_pillow, measure, per_image, targets
+from benchmarks import augmentation
+from benchmarks.augmentation import Cell, by_pillow, measure, per_image, targets
 from sphere_replay.randomness import stream
 from sphere_replay.vision.strong_views import strong_views
 

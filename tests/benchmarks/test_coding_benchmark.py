@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from sphere_replay.benchmarks import coding
+from benchmarks import coding
 
 
 def test_shares_of_an_update_add_up_and_the_allocation_is_small() -> None:

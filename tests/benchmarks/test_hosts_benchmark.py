@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sphere_replay.benchmarks import hosts
-from sphere_replay.benchmarks.hosts import (
+from benchmarks import __main__ as bench
+from benchmarks import hosts
+from benchmarks.hosts import (
     QUICK,
     WITH_SPHERE,
     Announcer,
@@ -18,8 +19,7 @@ from sphere_replay.benchmarks.hosts import (
     measure_cells,
     targets,
 )
-from sphere_replay.benchmarks.stopwatch import threads
-from sphere_replay.commands import bench
+from benchmarks.stopwatch import threads
 from sphere_replay.hosts import HOSTS
 from sphere_replay.vision.presets import resolve
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sphere_replay.benchmarks import Report, instruct
-from sphere_replay.benchmarks.instruct import QUICK, Bench
-from sphere_replay.benchmarks.stopwatch import PARTS
+from benchmarks import Report, instruct
+from benchmarks.instruct import QUICK, Bench
+from benchmarks.stopwatch import PARTS
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from sphere_replay.benchmarks import scoring
-from sphere_replay.benchmarks.scoring import IN_USE, Cell, measure, targets, ways
+from benchmarks import scoring
+from benchmarks.scoring import IN_USE, Cell, measure, targets, ways
 from sphere_replay.randomness import stream
 
 

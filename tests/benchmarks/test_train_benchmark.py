@@ -13,12 +13,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from sphere_replay.benchmarks import digits, train
-from sphere_replay.benchmarks.bare import BareReplay
-from sphere_replay.benchmarks.digits import random_images, stored_mnist
-from sphere_replay.benchmarks.steps import StepTimes, time_steps
-from sphere_replay.benchmarks.stopwatch import PARTS, Stopwatch, divided, threads
-from sphere_replay.benchmarks.train import (
+from benchmarks import __main__ as bench
+from benchmarks import digits, train
+from benchmarks.bare import BareReplay
+from benchmarks.digits import random_images, stored_mnist
+from benchmarks.steps import StepTimes, time_steps
+from benchmarks.stopwatch import PARTS, Stopwatch, divided, threads
+from benchmarks.train import (
     FULL_500,
     MLP_500,
     NARROW_500,
@@ -29,7 +30,6 @@ from sphere_replay.benchmarks.train import (
     measure_cells,
     targets,
 )
-from sphere_replay.commands import bench
 from sphere_replay.replay import Replay, SphereSelection
 from sphere_replay.usage import UsageError
 from sphere_replay.vision.job import VisionJob

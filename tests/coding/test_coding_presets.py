@@ -7,8 +7,8 @@ import pytest
 
 from sphere_replay.coding.config import HOSTS, CodingConfig, ConfigError
 from sphere_replay.coding.presets import PRESETS, names, provenance, resolve
-from sphere_replay.experiments.domains import domain_of
 from sphere_replay.replay import SELECTIONS
+from sphere_replay.runs.domains import domain_of
 
 
 def test_there_are_three_presets() -> None:

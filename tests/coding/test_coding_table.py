@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from sphere_replay.cli import main
-from sphere_replay.experiments.catalog import TABLES
-from sphere_replay.experiments.figures import RunSummary
-from sphere_replay.experiments.folder import RunFolder
-from sphere_replay.experiments.launch import run_folder
-from sphere_replay.experiments.metrics import measure
-from sphere_replay.experiments.records import record_of
-from sphere_replay.experiments.reward_figure import reward_figure, smoothed
-from sphere_replay.experiments.tables import Published
+from sphere_replay.reports.catalog import TABLES
+from sphere_replay.reports.figures import RunSummary
+from sphere_replay.reports.reward_figure import reward_figure, smoothed
+from sphere_replay.reports.tables import Published
+from sphere_replay.runs.folder import RunFolder
+from sphere_replay.runs.launch import run_folder
+from sphere_replay.runs.metrics import measure
+from sphere_replay.runs.records import record_of
 
 METHODS = {
     "No replay": ("none", "uniform"),

@@ -16,11 +16,11 @@ from sphere_replay.coding.micro_model import MicroSpec, build_qwen2, micro_token
 from sphere_replay.coding.models import REQUEST, load_policy, prompt_ids, prompt_of
 from sphere_replay.coding.presets import resolve
 from sphere_replay.coding.problems import Problem, write_problems
-from sphere_replay.coding.sandbox import Sandbox, SandboxError
 from sphere_replay.coding.stages import lessons, load_problems
-from sphere_replay.experiments.runner import Interrupted
-from sphere_replay.experiments.trees import flatten, to_bytes
 from sphere_replay.language.models import BaseModel, fingerprint
+from sphere_replay.runs.runner import Interrupted
+from sphere_replay.sandbox import Sandbox, SandboxError
+from sphere_replay.storage.trees import flatten, to_bytes
 from sphere_replay.usage import DataError
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"

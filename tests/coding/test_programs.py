@@ -7,7 +7,7 @@ import pytest
 from sphere_replay.coding.judge import Judge, VisibleReward
 from sphere_replay.coding.problems import Problem, micro_problems, wrong_programs
 from sphere_replay.coding.programs import extract_program, text_of
-from sphere_replay.coding.sandbox import Job, Sandbox, SandboxError, Verdict
+from sphere_replay.sandbox import Job, Sandbox, SandboxError, Verdict
 
 CODE = "def f(x):\n    return x\n"
 

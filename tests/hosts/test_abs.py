@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from hosts.parts import (
+from hosts.workbench import (
     CLASSES,
     Net,
     bits,
@@ -23,8 +23,8 @@ from sphere_replay.hosts import (
     AsymmetricBalancedReplay,
     AsymmetricReplay,
     DivergenceError,
-    mixmatch,
 )
+from sphere_replay.hosts.parts import mixmatch
 from sphere_replay.memory import AsymmetricBalanced, Memory, Reservoir
 
 SHORT = {"epochs": 4, "warm_up": 1, "fit_batch": 6}

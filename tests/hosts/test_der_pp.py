@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
-from hosts.parts import (
+from hosts.workbench import (
     BATCH,
     CLASSES,
     generator,

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from hosts.parts import bits, generator, parts, same_bits, stream_batch
+from hosts.workbench import bits, generator, parts, same_bits, stream_batch
 from sphere_replay.hosts import GDumb
-from sphere_replay.hosts.cutmix import cutmix
+from sphere_replay.hosts.parts.cutmix import cutmix
 from sphere_replay.memory import GreedyBalanced, Memory
 from sphere_replay.randomness import branched
 

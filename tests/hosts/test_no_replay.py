@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
-from hosts.parts import BATCH, listening, observe_and_check, parts, stream_batch
+from hosts.workbench import BATCH, listening, observe_and_check, parts, stream_batch
 from sphere_replay.hosts import Batch, NoReplay
 from sphere_replay.replay import Draw
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
-from hosts.parts import (
+from hosts.workbench import (
     BATCH,
     Net,
     bits,
@@ -22,7 +22,7 @@ from hosts.parts import (
     stream_gradients_at_scorings,
 )
 from sphere_replay.hosts import Batch, PuriDivER
-from sphere_replay.hosts.cutmix import cutmix
+from sphere_replay.hosts.parts.cutmix import cutmix
 from sphere_replay.memory import Judgement, Memory, PurityDiversity
 from sphere_replay.replay import Draw
 

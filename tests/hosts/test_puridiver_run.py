@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from sphere_replay.experiments.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.hosts import Batch, DivergenceError, PuriDivER
-from sphere_replay.hosts.appraisal import appraise
+from sphere_replay.hosts.parts.appraisal import appraise
+from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.vision import load_images
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import ConfigError, VisionConfig

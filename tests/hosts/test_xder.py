@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from hosts.parts import (
+from hosts.workbench import (
     CLASSES,
     Net,
     bits,

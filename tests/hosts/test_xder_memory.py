@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hosts.parts import (
+from hosts.workbench import (
     Net,
     generator,
     parts,
 )
 from hosts.xder_parts import at_task, batch_of, host_with, without_statistics
 from sphere_replay.hosts import Batch, ExtendedDarkReplay
-from sphere_replay.hosts.transplant import transplant
+from sphere_replay.hosts.parts.transplant import transplant
 from sphere_replay.memory import GreedyBalanced, Memory
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hosts.parts import Net, generator, parts, stream_batch
+from hosts.workbench import Net, generator, parts, stream_batch
 from sphere_replay.hosts import Batch, ExtendedDarkReplay
 from sphere_replay.memory import GreedyBalanced, Memory
 

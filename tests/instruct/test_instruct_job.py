@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from instruct.small import brief, corpus, llama, save, t5
-from sphere_replay.experiments.metrics import measure
-from sphere_replay.experiments.records import TaskMatrix
-from sphere_replay.experiments.runner import Job
-from sphere_replay.experiments.trees import flatten, from_bytes, to_bytes, unflatten
-from sphere_replay.files import canonical_json
 from sphere_replay.hosts import DivergenceError
 from sphere_replay.instruct import job as job_module
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.job import InstructJob, run_instruct_job
 from sphere_replay.instruct.presets import resolve
 from sphere_replay.language.models import BaseModel
+from sphere_replay.runs.metrics import measure
+from sphere_replay.runs.records import TaskMatrix
+from sphere_replay.runs.runner import Job
+from sphere_replay.storage.files import canonical_json
+from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 
 RUNS: list[tuple[str, Callable[[], BaseModel], dict[str, Any]]] = [
     ("sphere", t5, {"rank": 2}),

@@ -12,12 +12,12 @@ from replay.scripted import (
     generator,
 )
 from sphere_replay import Sphere
-from sphere_replay.experiments.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.memory import Memory
 from sphere_replay.replay import (
     Replay,
     SphereSelection,
 )
+from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 
 OPTIONS: list[dict[str, Any]] = [
     {},

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sphere_replay.experiments.folder import identity
-from sphere_replay.experiments.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.hosts import HOSTS, Batch
+from sphere_replay.runs.folder import identity
+from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.usage import UsageError
 from sphere_replay.vision import ImageData
 from sphere_replay.vision.assembly import build_host

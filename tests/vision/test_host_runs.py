@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sphere_replay.experiments.trees import flatten, from_bytes, to_bytes, unflatten
+from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.vision import ImageData, load_images
 from sphere_replay.vision.config import ConfigError, VisionConfig
 from sphere_replay.vision.job import VisionJob

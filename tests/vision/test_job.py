@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sphere_replay.experiments.trees import flatten, from_bytes, to_bytes, unflatten
-from sphere_replay.files import canonical_json
 from sphere_replay.hosts import DivergenceError
+from sphere_replay.storage.files import canonical_json
+from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.vision import job as job_module
 from sphere_replay.vision import load_images
 from sphere_replay.vision.config import VisionConfig

@@ -14,19 +14,19 @@ from sphere_replay.coding.evaluation import accuracy
 from sphere_replay.coding.judge import Judge, VisibleReward
 from sphere_replay.coding.models import load_policy, prompt_ids, with_adapters
 from sphere_replay.coding.problems import Problem, digest
-from sphere_replay.coding.sandbox import Limits, Sandbox, SandboxError
 from sphere_replay.coding.stages import build_stages, load_problems
 from sphere_replay.coding.tally import Tally
 from sphere_replay.extras import require
 from sphere_replay.hosts import DivergenceError
 from sphere_replay.language.models import BaseModel, fingerprint, trainable
 from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.sandbox import Limits, Sandbox, SandboxError
 from sphere_replay.scoring import NonFiniteError
 from sphere_replay.usage import DataError, check_device
 
 if TYPE_CHECKING:
     from sphere_replay.coding.trainer import CodingTrainer
-    from sphere_replay.experiments.runner import AfterStep
+    from sphere_replay.runs.runner import AfterStep
 
 LOGGER = logging.getLogger(__name__)
 

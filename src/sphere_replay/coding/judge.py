@@ -11,7 +11,7 @@ from typing import Any
 
 from sphere_replay.coding.problems import Problem
 from sphere_replay.coding.programs import extract_program, text_of
-from sphere_replay.coding.sandbox import Job, Sandbox, SandboxError
+from sphere_replay.sandbox import Job, Sandbox, SandboxError
 
 Attempt = tuple[Problem, str]
 """A problem and a program that is to solve it."""

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from sphere_replay.hosts.er_ace import MASKED, AsymmetricReplay
 from sphere_replay.hosts.host import Batch, HostParts, State, Step
-from sphere_replay.hosts.memory_fit import MemoryFit
-from sphere_replay.hosts.mixmatch import guess_targets, mixmatch_loss
-from sphere_replay.hosts.mixture import UNFINISHED, NoSplitError, normalized, split_in_two
+from sphere_replay.hosts.parts.memory_fit import MemoryFit
+from sphere_replay.hosts.parts.mixmatch import guess_targets, mixmatch_loss
+from sphere_replay.hosts.parts.mixture import UNFINISHED, NoSplitError, normalized, split_in_two
 from sphere_replay.memory import AsymmetricBalanced
 from sphere_replay.replay import Draw
 

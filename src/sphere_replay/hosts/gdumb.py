@@ -11,10 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sphere_replay.hosts.cutmix import cutmix_sometimes
 from sphere_replay.hosts.host import Batch, HostParts, State, Step
-from sphere_replay.hosts.memory_fit import MemoryFit
-from sphere_replay.hosts.trust_losses import mixed_cross_entropy
+from sphere_replay.hosts.parts.cutmix import cutmix_sometimes
+from sphere_replay.hosts.parts.memory_fit import MemoryFit
+from sphere_replay.hosts.parts.trust_losses import mixed_cross_entropy
 
 
 class GDumb(MemoryFit):

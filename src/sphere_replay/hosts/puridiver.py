@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.hosts.host import Batch, HostParts, State, Step, mislabelled
-from sphere_replay.hosts.parted_fit import PartedFit
+from sphere_replay.hosts.parts.parted_fit import PartedFit
 from sphere_replay.memory import Judgement, PurityDiversity
 from sphere_replay.replay import Draw
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sphere_replay.coding.sandbox import Limits, Sandbox
-from sphere_replay.coding.sandbox.isolation import ISOLATIONS, missing
+from sphere_replay.sandbox import Limits, Sandbox
+from sphere_replay.sandbox.isolation import ISOLATIONS, missing
 
 
 @pytest.fixture(scope="module")

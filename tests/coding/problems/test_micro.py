@@ -9,7 +9,7 @@ import pytest
 from sphere_replay.coding.problems import digest, micro_family, micro_problems, wrong_programs
 from sphere_replay.coding.problems.micro import STAGES
 from sphere_replay.coding.problems.micro_wrong import near_misses
-from sphere_replay.coding.sandbox import Job, Sandbox
+from sphere_replay.sandbox import Job, Sandbox
 
 SAMPLE = micro_family()[::97]
 

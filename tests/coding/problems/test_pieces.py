@@ -26,7 +26,7 @@ from sphere_replay.coding.problems.pytest_files import (
     file_from_check,
     with_solution,
 )
-from sphere_replay.coding.sandbox import Verdict
+from sphere_replay.sandbox import Verdict
 
 CHECK = """
 import math

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sphere_replay.coding.sandbox import Job, Sandbox, SandboxError, Verdict
+from sphere_replay.sandbox import Job, Sandbox, SandboxError, Verdict
 
 from .problem import Problem
 from .pytest_files import UNPARSABLE, imported_modules

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from sphere_replay.coding.sandbox import Sandbox
 from sphere_replay.randomness import stream
+from sphere_replay.sandbox import Sandbox
 
 from .duplicates import Embedding, hashed_ngrams, near_duplicates
 from .examine import Examined, check_imports, check_references

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from sphere_replay.files import write_atomically
+from sphere_replay.storage.files import write_atomically
 from sphere_replay.usage import DataError
 
 SPLIT_SIZES: dict[str, int] = {"train": 120, "evaluation": 100, "fit": 40, "probe": 40}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from safetensors.torch import load, save
 
-from sphere_replay.files import write_atomically
 from sphere_replay.language import LanguageState
+from sphere_replay.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -1,0 +1,49 @@
+"""Pictures of finished runs: accuracy over the stream, forgetting, and what replay was spent on.
+
+The last is the noisy lift where labels are wrong, and reward beside accuracy where programs are
+rewarded.
+
+Examples:
+  sphere sweep digits --seeds 5 --out runs && sphere plot digits --runs runs --out plots
+  sphere plot cifar10 --small --column 40% --runs runs
+"""
+
+import argparse
+from pathlib import Path
+
+from sphere_replay.cli.options import add_small_option, table_named
+from sphere_replay.usage import UsageError, unknown
+
+SUMMARY = "draw accuracy, forgetting, noisy lift and rewards of a table's runs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `sphere plot`."""
+    parser.add_argument("table", metavar="TABLE", help="a table's name; `sphere ls` lists them")
+    add_small_option(parser)
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="run folders"
+    )
+    parser.add_argument("--out", type=Path, default=Path("plots"), metavar="DIR", help="pictures")
+    parser.add_argument("--column", metavar="NAME", help="one column (default: the table's last)")
+    parser.add_argument("--seeds", type=int, default=1000, help="at most this many seeds")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draw what is finished."""
+    from sphere_replay.reports.catalog import EVALUATION_SEEDS
+    from sphere_replay.reports.comparison import draw_comparison, summaries
+
+    table = table_named(arguments.table, small=arguments.small)
+    column = arguments.column or list(table.columns)[-1]
+    if column not in table.columns:
+        raise UsageError(unknown("column", column, table.columns))
+    cells = table.cells(EVALUATION_SEEDS[: arguments.seeds], columns=[column])
+    if not summaries(cells, arguments.runs):
+        raise UsageError(
+            f"no finished runs of {arguments.table} in {arguments.runs}; make them with: "
+            f"sphere sweep {arguments.table}{' --small' * arguments.small} --out {arguments.runs}"
+        )
+    for path in draw_comparison(cells, arguments.runs, arguments.out):
+        print(path)
+    return 0

@@ -1,0 +1,1 @@
+"""What hosts are made of: losses, mixtures, and the fit to a memory."""

@@ -1,0 +1,152 @@
+"""A fit to the memory after a task: what GDumb, PuriDivER and ABS share.
+
+An epoch is one step of the run, so that a run can stop and go on in the middle of a fit. Learning
+rates fall along cosines with warm restarts. Every epoch has random numbers of its own: however many
+it takes, the views of the stream that follows stay the same for all selections.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sphere_replay.hosts.host import Batch, Host, HostParts, State, Step
+from sphere_replay.hosts.parts.appraisal import Appraisal, appraise
+from sphere_replay.hosts.parts.warm_restarts import warm_restart_lr
+from sphere_replay.randomness import branched
+
+
+class MemoryFit(Host):
+    """A host that fits its memory; subclasses write `_epoch`, and how the stream is learnt.
+
+    Options: `epochs` (255), `fit_batch` (16), `high_lr` (0.03), `low_lr` (0.0003), `momentum`
+    (0.9), `weight_decay` (1e-4), `fit_last_only` (0: after every task; 1: after the last one).
+    """
+
+    OPTIONS: ClassVar[Mapping[str, float]] = {
+        "epochs": 255,
+        "fit_batch": 16,
+        "high_lr": 0.03,
+        "low_lr": 0.0003,
+        "momentum": 0.9,
+        "weight_decay": 0.0001,
+        "fit_last_only": 0,
+    }
+    SWITCHES: ClassVar[tuple[str, ...]] = ("fit_last_only",)
+    COUNTS: ClassVar[tuple[str, ...]] = ("epochs", "fit_batch")
+    LEAST: ClassVar[Mapping[str, float]] = {"epochs": 1, "fit_batch": 2}
+    FIRST_RATE: ClassVar[int] = 1
+    """Where the first epoch stands in the schedule of warm restarts."""
+    NESTEROV: ClassVar[bool] = False
+
+    def __init__(self, parts: HostParts) -> None:
+        super().__init__(parts)
+        self._fitting: torch.optim.SGD | None = None
+        self._met = torch.zeros(parts.num_classes, dtype=torch.bool)
+
+    def remember(self, batch: Batch, **fields: Tensor) -> None:
+        """Offer a batch to the memory, and note its classes."""
+        super().remember(batch, **fields)
+        self._meet(batch)
+
+    def fit_steps(self, *, last: bool) -> int:
+        """One step for each epoch, after every task or only after the last one."""
+        return int(self.options["epochs"]) if last or not self.options["fit_last_only"] else 0
+
+    def fit(self, step: int) -> Step:
+        """An epoch on the memory."""
+        if step == 0:
+            self._fitting = self._fit_optimizer()
+            self._begin_fit()
+        if self._fitting is None:
+            raise ValueError(f"a fit begins with step 0, not with {step}")
+        high, low = self.options["high_lr"], self.options["low_lr"]
+        rate = warm_restart_lr(step + self.FIRST_RATE, high, low)
+        self._fitting.param_groups[0]["lr"] = rate
+        self.network.train()
+        if len(self.memory) < 2:
+            return Step(0.0)  # one example has no batch statistics
+        with branched(self.parts.augmentation):
+            return self._epoch(step)
+
+    def end_task(self, *, last: bool) -> None:
+        """The fit is over."""
+        self._fitting = None
+
+    @abstractmethod
+    def _epoch(self, step: int) -> Step:
+        """Epoch 0, 1, ... of a fit to two memories or more."""
+
+    def _begin_fit(self) -> None:
+        """Before the first epoch."""
+        if len(self.memory) < 2:
+            self.note(f"nothing is fitted to a memory that holds {len(self.memory)} examples")
+            return
+        absent = self._met & (self.memory["y"].cpu().bincount(minlength=len(self._met)) == 0)
+        if absent.any():
+            names = ", ".join(str(label) for label in absent.nonzero().flatten().tolist())
+            self.note(f"the memory fit cannot teach classes without a memory: {names}")
+
+    def _meet(self, batch: Batch) -> None:
+        self._met[batch.labels.cpu()] = True
+
+    def _update(self, loss: Tensor, examples: int) -> float:
+        """A step of the fit down a loss over that many examples; the loss as a number."""
+        assert self._fitting is not None  # fit() has made it
+        self._fitting.zero_grad()
+        self.backward(loss, examples)
+        if clip := self.options.get("clip"):
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), clip)
+        self._fitting.step()
+        return loss.item()
+
+    def _appraise(self, images: Tensor, labels: Tensor) -> Appraisal:
+        """What the network makes of stored examples; counted as scoring."""
+        self.costs.forward += len(images)
+        self.costs.scored += len(images)
+        return appraise(self.network, images, labels, self.parts.views.prepare)
+
+    def _batches(self, order: Tensor) -> list[Tensor]:
+        batches = list(torch.split(order, int(self.options["fit_batch"])))
+        if len(batches) > 1 and len(batches[-1]) == 1:
+            # One example has no batch statistics.
+            batches[-2:] = [torch.cat(batches[-2:])]
+        return batches
+
+    def _cycled(self, slots: Tensor, steps: int, size: int) -> list[Tensor]:
+        """A batch of the slots for every step, each slot as often as any other up to one."""
+        if size == 0:
+            return [slots[:0]] * steps
+        rounds = math.ceil(steps * size / len(slots))
+        order = torch.cat([self._shuffled(slots) for _ in range(rounds)])
+        return list(torch.split(order[: steps * size], size))
+
+    def _shuffled(self, slots: Tensor) -> Tensor:
+        return slots[torch.randperm(len(slots), generator=self.parts.augmentation)]
+
+    def _fit_optimizer(self) -> torch.optim.SGD:
+        momentum = self.options["momentum"]
+        return torch.optim.SGD(
+            self.network.parameters(),
+            lr=self.options["high_lr"],
+            momentum=momentum,
+            weight_decay=self.options["weight_decay"],
+            nesterov=self.NESTEROV and momentum > 0,
+        )
+
+    def state_dict(self) -> State:
+        """The host's state, the classes it has met, and the optimizer of a fit under way."""
+        fitting = None if self._fitting is None else self._fitting.state_dict()
+        return super().state_dict() | {"met": self._met, "fitting": fitting}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken."""
+        super().load_state_dict(state)
+        self._met = state["met"].clone()
+        self._fitting = None
+        if state["fitting"] is not None:
+            self._fitting = self._fit_optimizer()
+            self._fitting.load_state_dict(state["fitting"])

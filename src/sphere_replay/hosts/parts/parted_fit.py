@@ -1,0 +1,170 @@
+"""A fit to the memory at a task's end that trusts labels by degrees: PuriDivER's second half.
+
+The network goes on from where the stream has left it, on the memory alone: a few epochs of plain
+cross-entropy, then three parts (see `partition`) with three losses, each counted by the size of its
+batch:
+
+    clean         CE(f(x), y), CutMix
+    relabelled    CE(f(strong x), t y + (1 - t) softmax f(x)), t the probability that y is right
+    consistent    MSE(softmax f(x), softmax f(strong x))
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # torch's own convention
+from torch import Tensor
+
+from sphere_replay.hosts.host import HostParts, State, Step
+from sphere_replay.hosts.parts.cutmix import Mixed, cutmix_sometimes
+from sphere_replay.hosts.parts.memory_fit import MemoryFit
+from sphere_replay.hosts.parts.mixture import UNFINISHED, NoSplitError
+from sphere_replay.hosts.parts.partition import Partition, partition
+from sphere_replay.hosts.parts.trust_losses import consistency, mixed_cross_entropy, relabel
+from sphere_replay.scoring.restoring import modules_restored
+
+LARGEST_PART = 16
+"""Batches of doubtful memories are at most this many times as large as a clean one: with a handful
+of clean memories a step would otherwise hold views of all others."""
+
+
+class PartedFit(MemoryFit):
+    """A host that fits its memory in parts. How it learns from the stream is for subclasses.
+
+    Options beside those of a fit: `cutmix` (probability, 0.5), `warm_up` (10), `strong_views` (1),
+    `relabel_confident` (0: relabel the incorrect part, 1: the ambiguous one), `logit_consistency`
+    (0: between probabilities), `select_fit` (1: the selection draws the clean memories).
+    """
+
+    OPTIONS: ClassVar[Mapping[str, float]] = {
+        **MemoryFit.OPTIONS,
+        "cutmix": 0.5,
+        "warm_up": 10,
+        "strong_views": 1,
+        "relabel_confident": 0,
+        "logit_consistency": 0,
+        "select_fit": 1,
+    }
+    SWITCHES: ClassVar[tuple[str, ...]] = (
+        *MemoryFit.SWITCHES,
+        *("strong_views", "relabel_confident", "logit_consistency", "select_fit"),
+    )
+    COUNTS: ClassVar[tuple[str, ...]] = (*MemoryFit.COUNTS, "warm_up")
+    SHARES: ClassVar[tuple[str, ...]] = ("cutmix",)
+    NESTEROV: ClassVar[bool] = True
+
+    def __init__(self, parts: HostParts) -> None:
+        super().__init__(parts)
+        scored = self.replay.selection.needs_scores
+        self._selects_fit = scored and bool(self.options["select_fit"])
+        self._running_scale: float | None = None
+
+    def _begin_fit(self) -> None:
+        super()._begin_fit()
+        self._running_scale = None
+
+    def _epoch(self, step: int) -> Step:
+        """The network goes on from where the stream has left it."""
+        parts = self._parts() if step >= self.options["warm_up"] else None
+        return self._plain_epoch() if parts is None else self._parted_epoch(parts)
+
+    def _parts(self) -> Partition | None:
+        """The memory as the network sees it now; None, with a note, if it has no three parts."""
+        seen = self._appraise(self.memory["x"], self.memory["y"])
+        try:
+            parts = partition(seen.losses, seen.logits)
+        except NoSplitError as error:
+            self.note(f"an epoch of the memory fit was plain cross-entropy: {error}")
+            return None
+        if not parts.converged:
+            self.note(UNFINISHED)
+        return parts
+
+    def _plain_epoch(self) -> Step:
+        losses = []
+        for rows in self._batches(self._shuffled(torch.arange(len(self.memory)))):
+            chosen = self.memory.take(rows)
+            loss = self._cross_entropy(self._mix(self.view(chosen["x"]), chosen["y"]))
+            losses.append(self._update(loss, len(rows)))
+        return Step(sum(losses) / len(losses))
+
+    def _parted_epoch(self, parts: Partition) -> Step:
+        relabelled, consistent = parts.incorrect, parts.ambiguous
+        if self.options["relabel_confident"]:
+            relabelled, consistent = consistent, relabelled
+        clean = self._batches(self._clean_order(parts.clean))
+        others = (
+            self._cycled(part, len(clean), self._part_size(part, parts.clean))
+            for part in (relabelled, consistent)
+        )
+        losses = []
+        for rows, doubted, unlabelled in zip(clean, *others, strict=True):
+            loss = self._parted_loss(rows, doubted, unlabelled, parts.trust[doubted])
+            views = len(rows) + 2 * (len(doubted) + len(unlabelled))
+            losses.append(self._update(loss, views))
+        return Step(sum(losses) / len(losses))
+
+    def _parted_loss(
+        self, clean: Tensor, relabelled: Tensor, consistent: Tensor, trust: Tensor
+    ) -> Tensor:
+        """Mean over the examples of the three batches; all views share one forward."""
+        trusted, doubted = self.memory.take(clean), self.memory.take(relabelled)
+        unlabelled = self.memory.take(consistent)["x"]
+        mixed = self._mix(self.view(trusted["x"]), trusted["y"])
+        doubtful = torch.cat([doubted["x"], unlabelled])
+        views = [mixed.images, self.view(doubtful), self._strong_view(doubtful)]
+        sizes = [len(clean), *[len(relabelled), len(consistent)] * 2]
+        outputs = torch.split(self.run(torch.cat(views)), sizes)
+        logits, weak, steady, strong, moved = outputs
+        targets = relabel(doubted["y"], trust.to(weak), weak.detach().softmax(dim=1))
+        on_logits = bool(self.options["logit_consistency"])
+        total = len(clean) * mixed_cross_entropy(logits, mixed)
+        total = total + len(relabelled) * F.cross_entropy(strong, targets)
+        total = total + len(consistent) * consistency(steady, moved, on_logits=on_logits)
+        return total / (len(clean) + len(relabelled) + len(consistent))
+
+    def _part_size(self, part: Tensor, clean: Tensor) -> int:
+        """Of a doubtful batch, as large in proportion to its part as a clean one."""
+        batch = int(self.options["fit_batch"])
+        return min(len(part), max(2, len(part) * batch // len(clean)), LARGEST_PART * batch)
+
+    def _clean_order(self, clean: Tensor) -> Tensor:
+        """Clean memories for one epoch: each once, or as many draws by the selection's weights."""
+        if not self._selects_fit:
+            return self._shuffled(clean)
+        # There is no stream now: the update that may interfere is that of a clean batch.
+        chosen = self.memory.take(self._shuffled(clean)[: int(self.options["fit_batch"])])
+        self.network.zero_grad()
+        with modules_restored(self.network):
+            logits = self.run(self.parts.views.prepare(chosen["x"]))
+            self.backward(F.cross_entropy(logits, chosen["y"]), len(logits))
+        weighting = self.replay.selection.weigh(
+            self._score(clean), self._running_scale, self.parts.augmentation
+        )
+        self._running_scale = weighting.running_scale
+        weights = weighting.weights.cpu()
+        if not weights.sum() > 0:
+            weights = torch.ones_like(weights)
+        drawn = torch.multinomial(weights, len(clean), True, generator=self.parts.augmentation)
+        return clean[drawn]
+
+    def _strong_view(self, images: Tensor) -> Tensor:
+        if not self.options["strong_views"]:
+            return self.view(images)
+        return self.parts.views.strengthen(images, self.parts.augmentation)
+
+    def _mix(self, views: Tensor, labels: Tensor) -> Mixed:
+        return cutmix_sometimes(views, labels, self.parts.augmentation, self.options["cutmix"])
+
+    def _cross_entropy(self, mixed: Mixed) -> Tensor:
+        return mixed_cross_entropy(self.run(mixed.images), mixed)
+
+    def state_dict(self) -> State:
+        """The state of a host that fits, and the scale of its selection."""
+        return super().state_dict() | {"running_scale": self._running_scale}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken."""
+        super().load_state_dict(state)
+        self._running_scale = state["running_scale"]

@@ -1,0 +1,1 @@
+"""What shows results: records of many runs, statistics, tables, figures."""

@@ -1,0 +1,139 @@
+"""Results of many runs in one small file, for keeping beside the code and for making tables."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sphere_replay.reports.tables import Result, Seed
+from sphere_replay.runs.domains import RunConfig
+from sphere_replay.runs.launch import run_folder
+from sphere_replay.storage.files import write_atomically
+
+_DIGITS = 6
+_AND = " && "
+_PARTS = ("metrics", "replay", "reward", "costs")
+"""Of a run's results; rewards are those of reinforcement learning."""
+
+
+class OtherProtocolError(ValueError):
+    """A file holds results that the new ones must not be mixed with."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of a table: the method and column it belongs to."""
+
+    method: str
+    column: str
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A saved file: results of a table, all made in one way."""
+
+    table: str
+    command: str
+    """What made them; several commands are joined as a shell would."""
+    protocol: Mapping[str, Any]
+    """Preset and settings of all runs, beyond what the table says."""
+    runs: list[dict[str, Any]]
+
+
+def collect(cells: Iterable[Cell], out: Path) -> list[dict[str, Any]]:
+    """What the finished runs of a table gave, one small record each."""
+    records = []
+    for cell in cells:
+        folder = run_folder(cell.config, out)
+        if not folder.finished:
+            continue
+        results = folder.results
+        records.append(
+            {
+                "method": cell.method,
+                "column": cell.column,
+                "seed": cell.config.seed,
+                "pair": cell.config.pair,
+                "identity": results["identity"],
+            }
+            | {part: _rounded(results[part]) for part in _PARTS if part in results}
+        )
+    return records
+
+
+def save_collection(
+    path: Path, table: str, command: str, protocol: Mapping[str, Any], runs: list[dict[str, Any]]
+) -> None:
+    """Write runs with the command that made them, one line per run: changes stay readable.
+
+    A file keeps the runs that are not among the new ones, and the commands they came from: a large
+    table can be filled part by part. It must be of the same table and protocol.
+    """
+    head = {"table": table, "command": command, "protocol": dict(protocol)}
+    if saved := check_extends(path, table, protocol):
+        known = {_cell_of(run) for run in runs}
+        kept = [run for run in saved.runs if _cell_of(run) not in known]
+        if kept:
+            commands = [*saved.command.split(_AND), command]
+            head["command"] = _AND.join(dict.fromkeys(commands))
+        runs = [*kept, *runs]
+    text = json.dumps(head, indent=1)
+    lines = ",\n".join(json.dumps(run, sort_keys=True) for run in runs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (text[:-2] + f',\n "runs": [\n{lines}\n]}}\n').encode())
+
+
+def check_extends(path: Path, table: str, protocol: Mapping[str, Any]) -> Collection | None:
+    """What a file holds, if there is one; it must be of this table and protocol."""
+    if not path.exists():
+        return None
+    saved = load_collection(path)
+    if (saved.table, saved.protocol) != (table, protocol):
+        raise OtherProtocolError(
+            f"{path} holds {_described(saved.table, saved.protocol)}, not "
+            f"{_described(table, protocol)}: save to another file"
+        )
+    return saved
+
+
+def load_collection(path: Path) -> Collection:
+    """A saved collection."""
+    try:
+        return Collection(**json.loads(path.read_text()))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a file of `sphere sweep --save`: {error}") from error
+
+
+def as_results(runs: Iterable[Mapping[str, Any]]) -> list[Result]:
+    """Records as the table builder takes them."""
+    return [
+        Result(run["method"], run["column"], pair_of(run), run["metrics"], run.get("costs", {}))
+        for run in runs
+    ]
+
+
+def pair_of(run: Mapping[str, Any]) -> Seed:
+    """What pairs a record with those of other methods; its seed, if nothing else is said."""
+    pair: Seed = run.get("pair", run["seed"])
+    return pair
+
+
+def _cell_of(run: Mapping[str, Any]) -> tuple[str, str, Seed]:
+    return run["method"], run["column"], pair_of(run)
+
+
+def _described(table: str, protocol: Mapping[str, Any]) -> str:
+    settings = ", ".join(f"{name} {value}" for name, value in protocol.items())
+    return f"table {table} ({settings})" if settings else f"table {table}"
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _shorter(value) for name, value in values.items()}
+
+
+def _shorter(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_shorter(entry) for entry in value]
+    return round(value, _DIGITS) if isinstance(value, float) else value

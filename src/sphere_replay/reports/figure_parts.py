@@ -1,0 +1,219 @@
+"""What the pictures of a comparison share: runs by panel, styles of methods, captions, files."""
+
+import io
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sphere_replay.reports.statistics import mean
+from sphere_replay.reports.tables import Seed
+from sphere_replay.storage.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+T = TypeVar("T")
+Panels = dict[str, dict[str, list[T]]]
+"""What is drawn: by column, then by method, an entry per seed."""
+
+HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#5A5A5A", "#56B4E9")
+"""Okabe and Ito's colors, which color-blind readers tell apart; gray for black, no pale yellow."""
+GRAY = "0.45"
+"""Of what is read last: the numbers of tasks, notes."""
+_MARKERS = "os^DvPXp"
+_PALE = 0.36
+_DARK = (0.0, -0.35, -0.6)
+_DPI = 150
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A finished run as the pictures see it; `results` is the content of its `results.json`."""
+
+    method: str
+    """As it is to be read: `ER`, `ER + SPHERE`."""
+    column: str
+    """The setting that is compared across, e.g. the share of wrong labels, `40%`."""
+    seed: Seed
+    results: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a method looks in every picture."""
+
+    color: tuple[float, float, float]
+    line: str
+    marker: str
+
+
+def collect(
+    runs: Sequence[RunSummary], extract: Callable[[RunSummary], T | None], what: str
+) -> Panels[T]:
+    """What the runs have to draw, by column and method; runs without it are left out."""
+    panels: Panels[T] = {}
+    known: set[tuple[str, str, Seed]] = set()
+    for run in runs:
+        if (run.method, run.column, run.seed) in known:
+            raise ValueError(
+                f"two runs of {run.method!r}, {run.column!r}, seed {run.seed}: a run counts once"
+            )
+        known.add((run.method, run.column, run.seed))
+        found = extract(run)
+        if found is not None:
+            panels.setdefault(run.column, {}).setdefault(run.method, []).append(found)
+    if not panels:
+        raise ValueError(f"nothing to draw: none of the {len(runs)} runs has {what}")
+    return panels
+
+
+def styles_of(methods: Iterable[str]) -> dict[str, Style]:
+    """A style for each method, decided by their order alone.
+
+    A host (`ER`) is pale and dashed; with SPHERE on top (`ER + SPHERE`) the same hue is strong and
+    solid, and further variants of SPHERE are darker. Any other method (`ER + MIR`) has a hue of
+    its own and is dashed. `er/sphere` is read like `er + sphere`.
+    """
+    hues: dict[str, int] = {}
+    variants: dict[str, int] = {}
+    styles: dict[str, Style] = {}
+    for method in dict.fromkeys(methods):
+        host, *selection = re.split(r"\s*/\s*|\s\+\s", method, maxsplit=1)
+        sphere = "sphere" in method.lower()
+        bare = not sphere and selection in ([], ["uniform"])
+        hue = hues.setdefault(host if sphere or bare else method, len(hues))
+        tone, line = (_PALE if bare else 0.0), "--"
+        if sphere:
+            variant = variants.get(host, 0)
+            variants[host] = variant + 1
+            tone, line = _DARK[variant % len(_DARK)], "-" if variant < len(_DARK) else "-."
+        marker = _MARKERS[len(styles) % len(_MARKERS)]
+        styles[method] = Style(_toned(HUES[hue % len(HUES)], tone), line, marker)
+    return styles
+
+
+def spread_apart(values: Sequence[float], gap: float) -> list[float]:
+    """Positions at least `gap` apart, in the order of the values and as near to them as can be."""
+    order = sorted(range(len(values)), key=lambda i: values[i])
+    # Without i * gap, "apart" is "not decreasing": pool neighbours that are out of order.
+    blocks: list[list[float]] = []
+    for rank, i in enumerate(order):
+        blocks.append([values[i] - rank * gap])
+        while len(blocks) > 1 and mean(blocks[-2]) > mean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    level = [mean(block) for block in blocks for _ in block]
+    placed = dict(zip(order, level, strict=True))
+    return [placed[i] + order.index(i) * gap for i in range(len(values))]
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure, in inches, that makes room for all that is written on it."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: "Figure", path: Path | str) -> Path:
+    """Write a figure as PNG, whole or not at all; folders are made as needed."""
+    content = io.BytesIO()
+    # Without the version of matplotlib, equal pictures are equal files.
+    figure.savefig(content, format="png", dpi=_DPI, metadata={"Software": None})
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content.getvalue())
+    return path
+
+
+def explain(figure: "Figure", title: str, caption: str) -> None:
+    """Title above, caption below, both broken to the figure's width; the panels' common look."""
+    width = figure.get_figwidth()
+    figure.suptitle(
+        textwrap.fill(title, int(9.2 * width)), x=0.01, ha="left", fontsize=13, fontweight="bold"
+    )
+    figure.supxlabel(
+        textwrap.fill(caption, int(14.2 * width)), x=0.01, ha="left", fontsize=9, color="0.35"
+    )
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+
+
+def mark_tasks(axes: "Axes", edges: Sequence[float]) -> None:
+    """Thin lines where a task ends and the next begins; the tasks' numbers above."""
+    for edge in edges[1:-1]:
+        axes.axvline(edge, color="0.75", lw=0.8, zorder=0)
+    for number, (start, end) in enumerate(pairwise(edges), 1):
+        write_above(axes, (start + end) / 2, f"task {number}" if len(edges) <= 11 else str(number))
+
+
+def write_above(axes: "Axes", x: float, text: str, color: str = GRAY) -> None:
+    """Small text over the upper edge of a panel, at x in its data."""
+    place = axes.get_xaxis_transform()
+    axes.annotate(text, (x, 1.02), xycoords=place, ha="center", color=color, fontsize=9)
+
+
+def label_ends(
+    axes: "Axes",
+    ends: Mapping[str, tuple[float, float]],
+    styles: Mapping[str, Style],
+    gap: float,
+) -> None:
+    """Write each method's name beside the end of its line."""
+    heights = spread_apart([height for _, height in ends.values()], gap)
+    for (method, end), height in zip(ends.items(), heights, strict=True):
+        color = styles[method].color
+        axes.annotate(
+            f"{method}  {end[1]:.0f}",
+            end,
+            xytext=(1.04, height),
+            textcoords=axes.get_yaxis_transform(),
+            color=color,
+            fontweight="bold" if styles[method].line == "-" else "normal",
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": color, "lw": 0.8, "relpos": (0, 0.5)},
+        )
+
+
+def heading(column: str) -> str:
+    """The title of a column's panel: a bare percentage is said to be of wrong labels."""
+    share = column.removesuffix("%")
+    if share != column and share.replace(".", "", 1).isdigit():
+        return f"{column} of the training labels are wrong"
+    return column
+
+
+def seed_count(panels: Panels[T]) -> str:
+    """How many seeds were averaged, in words: `3 seeds`, `2 to 3 seeds`."""
+    counts = {len(seeds) for panel in panels.values() for seeds in panel.values()}
+    low, high = min(counts), max(counts)
+    if low == high:
+        return f"{low} seed{'s' if low > 1 else ''}"
+    return f"{low} to {high} seeds"
+
+
+def band_sentence(panels: Panels[T], name: str = "Band") -> str:
+    """A sentence on the spread over seeds, where there is any."""
+    several = any(len(seeds) > 1 for panel in panels.values() for seeds in panel.values())
+    return f" {name}: ± 1 population standard deviation over the seeds." if several else ""
+
+
+def left_out(runs: Sequence[RunSummary], panels: Panels[T]) -> str:
+    """A closing sentence that names what could not be drawn, if anything."""
+    pairs = dict.fromkeys((run.method, run.column) for run in runs if run.column in panels)
+    missing = [f"{method} ({column})" for method, column in pairs if method not in panels[column]]
+    missing += [f"all of {c}" for c in dict.fromkeys(run.column for run in runs) if c not in panels]
+    return f" Without data: {', '.join(missing)}." if missing else ""
+
+
+def _toned(color: str, tone: float) -> tuple[float, float, float]:
+    """Mixed with white by `tone` if positive, with black by -tone if negative."""
+    from matplotlib.colors import to_rgb
+
+    target = 1.0 if tone > 0 else 0.0
+    red, green, blue = ((1 - abs(tone)) * part + abs(tone) * target for part in to_rgb(color))
+    return red, green, blue

@@ -1,0 +1,283 @@
+"""Three pictures of a comparison: accuracy along the stream, forgetting, and what was replayed.
+
+Each `plot_...` writes a PNG; the `..._figure` beneath it returns the matplotlib figure. Columns of
+a table become panels, methods keep their color in all three pictures, seeds are averaged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sphere_replay.reports.figure_parts import (
+    GRAY,
+    band_sentence,
+    collect,
+    explain,
+    heading,
+    label_ends,
+    left_out,
+    mark_tasks,
+    new_figure,
+    save,
+    seed_count,
+    styles_of,
+    write_above,
+)
+from sphere_replay.reports.figure_parts import RunSummary as RunSummary
+from sphere_replay.reports.statistics import Spread, mean, standard_deviation
+from sphere_replay.runs.metrics import (
+    Record,
+    forgetting_of_classes,
+    forgetting_of_tasks,
+    incremental_accuracies,
+)
+from sphere_replay.runs.records import AccuracyRecord, record_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    Array = NDArray[float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Anytime accuracies of one run, and the steps at which its tasks ended."""
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    ends: tuple[int, ...]
+
+
+def plot_accuracy_over_stream(runs: Sequence[RunSummary], path: Path | str) -> Path:
+    """Write a picture of the accuracy over all that was seen so far, step by step."""
+    return save(accuracy_figure(runs), path)
+
+
+def plot_forgetting(runs: Sequence[RunSummary], path: Path | str) -> Path:
+    """Write a picture of what each class (or task) lost, in the order of the stream."""
+    return save(forgetting_figure(runs), path)
+
+
+def plot_noisy_lift(runs: Sequence[RunSummary], path: Path | str) -> Path:
+    """Write a picture of how much mislabelled memory each method replays."""
+    return save(lift_figure(runs), path)
+
+
+def accuracy_figure(runs: Sequence[RunSummary]) -> "Figure":
+    """A panel for each column, a line for each method, a band for its seeds."""
+    import numpy as np
+
+    panels = collect(runs, _curve, "anytime accuracies")
+    units = f"{_unit(runs)}"
+    styles = styles_of(run.method for run in runs)
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = new_figure(7.0 * columns + 1.0, 4.3 * rows + 1.0)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
+    for empty in grid[len(panels) :]:
+        empty.set_axis_off()
+    highest = 0.0
+    finals: list[dict[str, tuple[float, float]]] = []
+    # The last row may have a place to spare.
+    for axes, (column, methods) in zip(grid, panels.items(), strict=False):
+        counts = {len(curve.ends) for curves in methods.values() for curve in curves}
+        if len(counts) > 1:
+            raise ValueError(
+                f"runs of column {column!r} have {sorted(counts)} tasks; runs are comparable on "
+                "the same stream only, give others a column of their own"
+            )
+        ends = np.mean([curve.ends for curves in methods.values() for curve in curves], axis=0)
+        finals.append({})
+        for method, curves in methods.items():
+            steps, values = _aligned(curves, ends)
+            center, spread = values.mean(0), values.std(0)
+            style = styles[method]
+            axes.plot(steps, center, color=style.color, ls=style.line, lw=2.0, label=method)
+            if len(curves) > 1:
+                strength = 0.16 if style.line == "-" else 0.08
+                low, high = center - spread, center + spread
+                axes.fill_between(steps, low, high, color=style.color, alpha=strength, lw=0)
+            highest = max(highest, float((center + spread).max()))
+            finals[-1][method] = (float(steps[-1]), float(center[-1]))
+        mark_tasks(axes, [0.0, *ends.tolist()])
+        axes.set_title(heading(column), loc="left", pad=20)
+        axes.set(xlim=(0, ends[-1]), xlabel="training step")
+        axes.tick_params(labelleft=True)
+    top = min(100.0, highest + 2)
+    grid[0].set_ylim(0, top)
+    for axes, ends_of_lines in zip(grid, finals, strict=False):
+        label_ends(axes, ends_of_lines, styles, gap=0.062 * top)
+    for axes in grid[::columns]:
+        axes.set_ylabel(f"accuracy over the {units} seen so far (%)")
+    explain(
+        figure,
+        f"Each line shows how well a method still knows all {units} seen so far.",
+        f"Line: mean over {seed_count(panels)}, straight between evaluations; the number is where "
+        f"it ends.{band_sentence(panels)} Thin vertical lines: a new task begins (each "
+        "seed's tasks are stretched to their mean length). Solid: with SPHERE; dashed: without."
+        + left_out(runs, panels),
+    )
+    return figure
+
+
+def forgetting_figure(runs: Sequence[RunSummary]) -> "Figure":
+    """A panel for each column, a dot for each class and method, and the mean of each method."""
+    panels = collect(runs, _forgetting, "accuracies after two tasks or more")
+    unit = "class" if _unit(runs) == "classes" else "task"
+    styles = styles_of(run.method for run in runs)
+    classes = max(len(losses) for panel in panels.values() for [losses, *_] in panel.values())
+    figure = new_figure(min(18.0, max(9.0, 0.8 * classes + 4.0)), 3.8 * len(panels) + 1.0)
+    grid = figure.subplots(len(panels), 1, squeeze=False, sharey=True).flatten()
+    labels: list[tuple[Axes, dict[str, tuple[float, float]]]] = []
+    for axes, (column, methods) in zip(grid, panels.items(), strict=True):
+        layouts = {
+            tuple(task for task, _ in entry) for seeds in methods.values() for entry in seeds
+        }
+        if len(layouts) > 1:
+            raise ValueError(
+                f"runs of column {column!r} split the classes into tasks differently; give each "
+                "split a column of its own"
+            )
+        tasks = layouts.pop()
+        starts = [i for i in range(len(tasks)) if i == 0 or tasks[i] != tasks[i - 1]]
+        width = max(1.2, 0.09 * len(tasks))  # of the strip for the means, right of the classes
+        summary = len(tasks) - 0.5 + width / 2
+        finals: dict[str, tuple[float, float]] = {}
+        for index, (method, seeds) in enumerate(methods.items()):
+            style = styles[method]
+            heights = [100 * mean([entry[i][1] for entry in seeds]) for i in range(len(tasks))]
+            shift = (index - (len(methods) - 1) / 2) * 0.72 / len(methods)
+            places = [i + shift for i in range(len(tasks))]
+            if len(tasks) * len(methods) <= 80:  # more stems than that would hide the dots
+                axes.vlines(places, 0, heights, color=style.color, lw=1.6, alpha=0.6)
+            size = 46 if len(tasks) <= 20 else 16
+            dots = axes.scatter(places, heights, size, [style.color], marker=style.marker)
+            dots.set(label=method, zorder=3, clip_on=False)
+            average, half = mean(heights), 0.3 * width
+            axes.plot([summary - half, summary + half], [average] * 2, color=style.color, lw=3.5)
+            finals[method] = (summary + half, average)
+        mark_tasks(axes, [*(start - 0.5 for start in starts), len(tasks) - 0.5])
+        axes.axvspan(len(tasks) - 0.5, len(tasks) - 0.5 + width, color="0.96", zorder=0)
+        write_above(axes, summary, "mean")
+        axes.set_title(heading(column), loc="left", pad=20)
+        axes.set(xlim=(-0.5, len(tasks) - 0.5 + width))
+        axes.set(xlabel=f"{unit}, by its place in the stream", ylabel="accuracy lost (points)")
+        step = 1 if len(tasks) <= 20 else 10
+        axes.set_xticks(range(0, len(tasks), step), range(1, len(tasks) + 1, step))
+        labels.append((axes, finals))
+    grid[0].set_ylim(0, max(10.0, grid[0].get_ylim()[1]))
+    for axes, finals in labels:
+        label_ends(axes, finals, styles, gap=0.08 * axes.get_ylim()[1])
+    explain(
+        figure,
+        f"Each dot shows how much accuracy a {unit} lost from its best to the end.",
+        f"Mean over {seed_count(panels)}. Lost: the best accuracy after any task since the "
+        f"{unit} was learned, minus the one after the last task. Orders differ from run to run: a "
+        f"place in the stream is averaged, not a {unit} of the dataset. The last task is left "
+        "out, it had no time to be forgotten." + left_out(runs, panels),
+    )
+    return figure
+
+
+def lift_figure(runs: Sequence[RunSummary]) -> "Figure":
+    """A panel for each column, a bar for each method, and a line at the fair share."""
+    panels = collect(runs, _lift, "replay statistics with mislabelled memories")
+    styles = styles_of(run.method for run in runs)
+    methods = [name for name in styles if any(name in panel for panel in panels.values())]
+    figure = new_figure(max(7.5, 3.6 * len(panels) + 2.2), 0.46 * len(methods) + 2.6)
+    grid = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True).flatten()
+    for axes, (column, lifts) in zip(grid, panels.items(), strict=True):
+        for place, method in enumerate(methods):
+            if method not in lifts:
+                axes.annotate("no data", (0.02, place), va="center", color=GRAY, fontsize=9)
+                continue
+            center = mean(lifts[method])
+            spread = standard_deviation(lifts[method], Spread.POPULATION) or 0.0
+            axes.barh(place, center, height=0.66, color=styles[method].color)
+            if len(lifts[method]) > 1:
+                axes.errorbar(center, place, xerr=spread, color="0.1", capsize=3, lw=1.2)
+            beside = (max(1.0, center + spread), place)
+            axes.annotate(f"{center:.2f}", beside, (6, 0), textcoords="offset points", va="center")
+        axes.axvline(1.0, color="0.15", lw=1.2, ls=":")
+        write_above(axes, 1.0, "fair share", color="0.15")
+        axes.set_title(heading(column), loc="left", pad=20)
+        axes.set_xlabel("mislabelled memories replayed,\nas a multiple of their fair share")
+        axes.tick_params(axis="y", length=0)
+    grid[0].set_yticks(range(len(methods)), methods)
+    grid[0].set_ylim(len(methods) - 0.5, -0.5)
+    grid[0].set_xlim(0, 1.12 * grid[0].get_xlim()[1])
+    explain(
+        figure,
+        "Each bar shows how often a method replays mislabelled memories, compared with chance.",
+        f"Bar: mean over {seed_count(panels)}.{band_sentence(panels, 'Whisker')} At 1, the fair "
+        "share, wrong labels are replayed as often as by uniform draws from the same memory; more "
+        "means that wrong labels attract replay." + left_out(runs, panels),
+    )
+    return figure
+
+
+def _record(run: RunSummary) -> Record | None:
+    saved = run.results.get("accuracy")
+    return (
+        record_of(run.results)
+        if saved and (saved.get("after_task") or saved.get("values"))
+        else None
+    )
+
+
+def _unit(runs: Sequence[RunSummary]) -> str:
+    """What accuracies are of."""
+    by_class = any(isinstance(_record(run), AccuracyRecord) for run in runs)
+    return "classes" if by_class else "tasks"
+
+
+def _curve(run: RunSummary) -> Curve | None:
+    record = _record(run)
+    ends = tuple(run.results.get("task_ends", ()))
+    if record is not None and not isinstance(record, AccuracyRecord):
+        return Curve(ends, tuple(incremental_accuracies(record).tolist()), ends)
+    if record is None or not record.anytime:
+        return None
+    steps, values = zip(*record.anytime, strict=True)
+    if len(ends) != len(record.after_task) or not set(ends) <= set(steps):
+        raise ValueError(
+            f"{run.method}, {run.column}, seed {run.seed}: its task_ends {list(ends)} should be "
+            f"the last steps of {len(record.after_task)} tasks, each with an anytime accuracy; its "
+            "results are incomplete or of an older version, remove its folder and run it again"
+        )
+    return Curve(steps, values, ends)
+
+
+def _aligned(curves: Sequence[Curve], ends: "Array") -> "tuple[Array, Array]":
+    """Steps `[n]` and accuracies in percent `[seeds, n]`, with the tasks ending at `ends`.
+
+    Label noise makes a task a little longer or shorter from seed to seed. Stretched to common
+    lengths, the fall after a boundary is averaged with the falls of the other seeds.
+    """
+    import numpy as np
+
+    places = [np.interp(c.steps, (0, *c.ends), (0, *ends)).round(6) for c in curves]
+    steps = np.unique(np.concatenate(places))
+    steps = steps[steps >= max(place[0] for place in places)]  # from where all have been evaluated
+    rows = [np.interp(steps, p, c.values) for p, c in zip(places, curves, strict=True)]
+    return steps, 100 * np.stack(rows)
+
+
+def _forgetting(run: RunSummary) -> list[tuple[int, float]] | None:
+    """(task, forgetting) of all but what the last task brought, in the order of the stream."""
+    record = _record(run)
+    if record is not None and not isinstance(record, AccuracyRecord):
+        return list(enumerate(forgetting_of_tasks(record).tolist())) or None
+    if record is None or len(record.after_task) < 2:
+        return None
+    tasks = [task for task in record.task_of_class.tolist() if task < len(record.after_task) - 1]
+    losses = forgetting_of_classes(record).tolist()
+    return sorted(zip(tasks, losses, strict=True), key=lambda entry: entry[0])
+
+
+def _lift(run: RunSummary) -> float | None:
+    return (run.results.get("replay") or {}).get("noisy_lift")

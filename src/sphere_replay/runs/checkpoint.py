@@ -1,0 +1,139 @@
+"""Two generations of checkpoints that a kill at any moment leaves loadable. No pickle.
+
+A generation is a pair: `NAME.safetensors` with the tensors and `NAME.json` with everything else,
+which also holds the size and SHA-256 of the tensors it belongs to. NAME is `checkpoint` for the
+newest and `previous` for the one before.
+
+    save(folder, *flatten({"model": model.state_dict(), "step": 120}))
+    latest = load_latest(folder)
+    tree = unflatten(latest.tensors, latest.state)
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from sphere_replay.storage.files import plain, read_json, replace_durably, stage
+from sphere_replay.storage.trees import from_bytes, to_bytes
+
+FORMAT = 1
+
+# Newest first. The middle pair exists only if a save was cut short between moving the tensors of
+# the older checkpoint and moving its JSON.
+_PAIRS = (("checkpoint", "checkpoint"), ("checkpoint", "previous"), ("previous", "previous"))
+
+
+class CheckpointError(RuntimeError):
+    """There are checkpoints, but none can be trusted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What was saved, verified."""
+
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+    problems: tuple[str, ...]
+    """Why newer checkpoints were passed over; empty in the ordinary case."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    document: Path
+    tensors: Path
+    content: bytes
+    state: dict[str, Any]
+
+
+def save(folder: str | Path, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
+    """Write a new checkpoint and keep the newest intact one before it as the previous.
+
+    `state` is JSON (see `flatten`). Errors, such as a full disk, leave the old checkpoints as they
+    are.
+    """
+    folder = Path(folder)
+    content = to_bytes(tensors)
+    body = {
+        "format": FORMAT,
+        "tensors": {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)},
+        "state": plain(state, "state"),
+    }
+    document = json.dumps({**body, "sha256": _digest(body)}, allow_nan=False).encode()
+    staged_tensors = stage(folder / "checkpoint.safetensors", content)
+    staged_document = stage(folder / "checkpoint.json", document)
+    # Only an intact checkpoint may replace the previous one: after falling back to it, a damaged
+    # newest must not take its place. Tensors move before the JSON that vouches for them, so that
+    # after each single step one of the pairs is whole.
+    newest, _ = _find(folder)
+    if newest and newest.tensors.stem == "checkpoint":
+        replace_durably(newest.tensors, folder / "previous.safetensors")
+    if newest and newest.document.stem == "checkpoint":
+        replace_durably(newest.document, folder / "previous.json")
+    replace_durably(staged_tensors, folder / "checkpoint.safetensors")
+    replace_durably(staged_document, folder / "checkpoint.json")
+
+
+def load_latest(folder: str | Path) -> Checkpoint | None:
+    """The newest checkpoint that is intact; None if none was ever completed.
+
+    Raises CheckpointError if there were some and all are damaged.
+    """
+    folder = Path(folder)
+    found, problems = _find(folder)
+    if found:
+        return Checkpoint(from_bytes(found.content), found.state, tuple(problems))
+    if problems:
+        raise CheckpointError(
+            f"no checkpoint in {folder} is intact:\n  " + "\n  ".join(problems) + "\n"
+            "Restore the files from a copy, or delete checkpoint.* and previous.* to start the run "
+            "from the beginning."
+        )
+    return None
+
+
+def _find(folder: Path) -> tuple[_Found | None, list[str]]:
+    """The newest intact pair, and what was wrong with those before it."""
+    problems: list[str] = []
+    for name, partner in _PAIRS:
+        document, tensors = folder / f"{name}.json", folder / f"{partner}.safetensors"
+        if not document.exists():
+            continue
+        try:
+            found = _verify(document, tensors)
+        except (OSError, ValueError) as error:
+            if name == partner:
+                problems.append(str(error))
+        else:
+            # The middle pair is the newest checkpoint in two places, and nothing is wrong with it.
+            return found, problems if name == partner else []
+    return None, problems
+
+
+def _verify(document: Path, tensors: Path) -> _Found:
+    saved = read_json(document)
+    digest = saved.pop("sha256", None)
+    if saved.get("format", FORMAT) != FORMAT:
+        raise ValueError(
+            f"{document} has format {saved['format']}, this version reads {FORMAT}: update "
+            "sphere-replay"
+        )
+    if digest != _digest(saved):
+        raise ValueError(f"{document} is damaged: its content does not match its checksum")
+    if not tensors.exists():
+        raise ValueError(f"{tensors} is missing")
+    content = tensors.read_bytes()
+    size = saved["tensors"]["size"]
+    if len(content) != size:
+        raise ValueError(f"{tensors} has {len(content)} bytes, {document.name} expects {size}")
+    if hashlib.sha256(content).hexdigest() != saved["tensors"]["sha256"]:
+        raise ValueError(f"{tensors} is damaged: it does not match the checksum in {document.name}")
+    return _Found(document, tensors, content, saved["state"])
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body).encode()).hexdigest()

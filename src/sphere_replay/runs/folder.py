@@ -1,0 +1,189 @@
+"""A run is a folder: what it is, what it ran on, what happened, what came out."""
+
+import fcntl
+import hashlib
+import os
+import platform
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sphere_replay import __version__
+from sphere_replay.storage.files import canonical_json, plain, read_json, write_atomically
+
+
+class ConfigMismatchError(ValueError):
+    """The folder belongs to a run with another configuration."""
+
+
+class DataMismatchError(ValueError):
+    """The run began on other data than it finds now."""
+
+
+class FolderBusyError(RuntimeError):
+    """Another process is running in the folder."""
+
+
+def identity(config: Mapping[str, object]) -> str:
+    """SHA-256 of the canonical configuration: two runs are the same run if theirs are equal.
+
+    The configuration is the resolved one and says what is computed, not where: paths of data and
+    output do not belong in it.
+    """
+    return hashlib.sha256(canonical_json(config, "config").encode()).hexdigest()
+
+
+def describe_environment(seed: int, data: Mapping[str, str]) -> dict[str, Any]:
+    """The manifest of a run: versions, platform, seed, and a checksum for each part of the data."""
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "sphere_replay": __version__,
+        "platform": platform.platform(),
+        "seed": seed,
+        "data": dict(data),
+    }
+
+
+class RunFolder:
+    """The files of a run. Reading needs no lock; whoever writes has to `claim` the folder.
+
+    `config.json` (its SHA-256 is the run's identity), `manifest.json`, `log.jsonl`,
+    `results.json`, `checkpoint.safetensors` and `checkpoint.json`.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration."""
+        return read_json(self.path / "config.json")
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of the configuration."""
+        return identity(self.config)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What the run began on."""
+        return read_json(self.path / "manifest.json")
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What came out; there once the run has finished."""
+        return read_json(self.path / "results.json")
+
+    @property
+    def log_path(self) -> Path:
+        """Where the log is, see `RunLog`."""
+        return self.path / "log.jsonl"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the results are there; they are written last, and whole."""
+        return (self.path / "results.json").is_file()
+
+    @contextmanager
+    def claim(self, config: Mapping[str, object]) -> Iterator["RunFolder"]:
+        """Hold the folder for this process and this configuration while the block runs.
+
+        A new folder gets the configuration. One that has another is an error which shows the
+        difference, and so is one in which another process runs; a process that was killed holds
+        nothing.
+        """
+        canonical_json(config, "config")  # refuse what cannot be stored before making a folder
+        self.path.mkdir(parents=True, exist_ok=True)
+        with _locked(self.path / "lock"):
+            self._settle_config(config)
+            yield self
+
+    def write_manifest(self, manifest: Mapping[str, object]) -> list[str]:
+        """Store the manifest, or return how it differs from that of the run's first start.
+
+        Other versions or another machine are for the caller to report: the run goes on, but may
+        not end in the same bits. Other data are an error.
+        """
+        path = self.path / "manifest.json"
+        if not path.exists():
+            write_atomically(path, canonical_json(manifest, "manifest").encode())
+            return []
+        changes = differences(self.manifest, manifest)
+        of_data = [line for line in changes if line.startswith(("data.", "data:"))]
+        if of_data:
+            raise DataMismatchError(
+                f"the run in {self.path} began on other data:\n  " + "\n  ".join(of_data) + "\n"
+                "Give it the old data, or start the run in another folder."
+            )
+        return changes
+
+    def write_results(self, results: Mapping[str, object]) -> None:
+        """Finish the run. Deterministic content only: times belong in the log."""
+        content = {**results, "identity": self.identity}
+        write_atomically(self.path / "results.json", canonical_json(content, "results").encode())
+
+    def _settle_config(self, config: Mapping[str, object]) -> None:
+        path = self.path / "config.json"
+        if not path.exists():
+            write_atomically(path, canonical_json(config, "config").encode())
+        elif self.identity != identity(config):
+            lines = "\n  ".join(differences(self.config, config))
+            raise ConfigMismatchError(
+                f"{self.path} holds a run with another configuration (old -> new):\n  {lines}\n"
+                "Choose another folder, or delete this one."
+            )
+
+
+def differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """Lines "key: old -> new" for all nested keys whose values differ, in alphabetical order."""
+    before, after = _leaves(plain(old, "old")), _leaves(plain(new, "new"))
+    absent = "(absent)"
+    return [
+        f"{key}: {before.get(key, absent)} -> {after.get(key, absent)}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key, absent) != after.get(key, absent)
+    ]
+
+
+def _leaves(tree: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    leaves: dict[str, str] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            leaves.update(_leaves(value, f"{prefix}{key}."))
+        else:
+            # As text, because 1, 1.0 and true are equal in Python but not in a file.
+            leaves[prefix + key] = repr(value)
+    return leaves
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    # The system drops the lock with the process, however it ends; the file itself stays, because
+    # removing it would let two processes lock two different files of the same name.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 200).decode(errors="replace").strip()
+            raise FolderBusyError(
+                f"{path.parent} is in use by {holder or 'another process'}: wait for it, or "
+                "choose another folder"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        try:
+            yield
+        finally:
+            # Unlocked by name: a forked child may still have the descriptor open.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,181 @@
+"""Runs any job step by step in a folder: checkpoints, resumes, logs, stops cleanly.
+
+Either the steps are taken from here, one by one, or the job has a loop of its own, such as that of
+somebody else's trainer, and tells after each step that it is done.
+"""
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import monotonic
+from types import FrameType
+from typing import Any, Protocol, runtime_checkable
+
+from sphere_replay.runs.checkpoint import load_latest, save
+from sphere_replay.runs.folder import RunFolder, describe_environment
+from sphere_replay.runs.log import RunLog
+from sphere_replay.storage.trees import flatten, unflatten
+from sphere_replay.usage import Interrupted
+
+__all__ = ["AfterStep", "AnyJob", "Interrupted", "Job", "LoopingJob", "Report", "run_job"]
+
+LONGEST_LOSS = 300.0
+"""Seconds of work that a kill may cost: steps can be short or long, so the clock decides too."""
+
+Report = Callable[[int, int, str], None]
+"""Told how many steps are done, of how many, and a few words about how it goes."""
+
+
+class AfterStep(Protocol):
+    """To be called after each step, when the job's state can be saved."""
+
+    def __call__(
+        self, record: Mapping[str, object] | None, seconds: Mapping[str, float] | None = None
+    ) -> None:
+        """Log, report, save a checkpoint if it is time; may raise `Interrupted`.
+
+        Args:
+            record: What is worth a line of the log, if anything.
+            seconds: Durations to go with it; they are not deterministic and stay apart.
+        """
+        ...
+
+
+class AnyJob(Protocol):
+    """A computation of `len(job)` steps whose whole state can be saved between any two."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """Digests of the data the job works on."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """A few words for the progress bar."""
+        ...
+
+    def results(self) -> dict[str, Any]:
+        """What came out; deterministic."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the remaining steps depend on."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        ...
+
+
+class Job(AnyJob, Protocol):
+    """A job whose steps are taken one by one."""
+
+    def advance(self, step: int) -> dict[str, Any] | None:
+        """Take a step; a record for the log, if there is something worth a line."""
+        ...
+
+
+@runtime_checkable
+class LoopingJob(AnyJob, Protocol):
+    """A job with a loop of its own."""
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps between checkpoints, at most: its steps may be long."""
+        ...
+
+    def run(self, first_step: int, after_step: AfterStep) -> None:
+        """Take all steps from the given one on; an exception of `after_step` ends the loop."""
+        ...
+
+
+def run_job(
+    make_job: Callable[[], Job | LoopingJob],
+    folder: RunFolder,
+    config: Mapping[str, object],
+    *,
+    seed: int,
+    checkpoint_every: int = 500,
+    report: Report | None = None,
+    finish: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Run a job to its end, from its latest checkpoint if there is one.
+
+    `finish` may add to the job's results what is computed from them, such as metrics.
+
+    Killed at any moment and called again with the same arguments, it ends with the same bits in
+    `results.json`. Checkpoints are saved every `checkpoint_every` steps, and by the clock where
+    that many take longer than `LONGEST_LOSS`. Ctrl-C saves one first and raises `Interrupted`.
+    """
+    if checkpoint_every < 1:
+        raise ValueError(f"checkpoint_every counts steps: at least 1, got {checkpoint_every}")
+    with folder.claim(config):
+        if folder.finished:
+            return folder.results
+        job = make_job()
+        changes = folder.write_manifest(describe_environment(seed, job.checksums))
+        latest = load_latest(folder.path)
+        step, lines = 0, 0
+        if latest is not None:
+            state = unflatten(latest.tensors, latest.state)
+            step, lines = state["step"], state["lines"]
+            job.load_state_dict(state["job"])
+        saved_at = monotonic()
+        with RunLog(folder.log_path, position=lines) as log, _stop_requests() as stop:
+            for problem in latest.problems if latest else ():
+                log.append({"step": step, "checkpoint": problem})
+            for change in changes:
+                log.append({"step": step, "environment": change})
+
+            def after_step(
+                record: Mapping[str, object] | None, seconds: Mapping[str, float] | None = None
+            ) -> None:
+                nonlocal step, saved_at
+                step += 1
+                if record is not None:
+                    log.append(record, seconds)
+                if report is not None:
+                    report(step, len(job), job.status)
+                due = step % checkpoint_every == 0 or monotonic() - saved_at > LONGEST_LOSS
+                if stop.requested or (due and step < len(job)):
+                    state = {"step": step, "lines": log.sync(), "job": job.state_dict()}
+                    save(folder.path, *flatten(state))
+                    saved_at = monotonic()
+                if stop.requested:
+                    raise Interrupted(f"stopped after step {step} of {len(job)}")
+
+            if isinstance(job, LoopingJob):
+                checkpoint_every = min(checkpoint_every, job.checkpoint_every)
+                job.run(step, after_step)
+            else:
+                while step < len(job):
+                    after_step(job.advance(step))
+        results = job.results()
+        folder.write_results(finish(results) if finish else results)
+        return folder.results
+
+
+class _StopRequest:
+    requested = False
+
+
+@contextmanager
+def _stop_requests() -> Iterator[_StopRequest]:
+    """Turn the first Ctrl-C into a request honoured between steps; a second one is final."""
+    request = _StopRequest()
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        request.requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    try:
+        previous = signal.signal(signal.SIGINT, remember)
+    except ValueError:  # not the main thread: somebody else handles signals
+        yield request
+        return
+    try:
+        yield request
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,69 @@
+"""Grid search by paired improvement over a control; on development seeds only."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sphere_replay.reports.statistics import Spread, mean, standard_deviation
+from sphere_replay.runs.domains import RunConfig
+from sphere_replay.runs.launch import run_folder
+from sphere_replay.runs.sweep import Outcome, sweep
+from sphere_replay.usage import UsageError
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A point of the grid and what it gained over alpha = 0."""
+
+    settings: Mapping[str, Any]
+    gain: float
+    standard_error: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**self.settings, "gain": self.gain, "standard_error": self.standard_error}
+
+
+def search(
+    base: RunConfig,
+    grid: Mapping[str, Sequence[Any]],
+    seeds: Iterable[int],
+    out: Path,
+    *,
+    data: Path | None = None,
+    workers: int = 1,
+    report: Callable[[int, int, str], None] | None = None,
+) -> list[Candidate]:
+    """Every point of the grid, best first."""
+    seeds = list(seeds)
+    points: list[dict[str, Any]] = [
+        dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
+    ]
+    controls = [replace(base, alpha=0.0, seed=seed) for seed in seeds]
+    candidates = [[replace(base, **point, seed=seed) for seed in seeds] for point in points]
+    configs = [*controls, *itertools.chain.from_iterable(candidates)]
+    done = 0
+
+    def count(outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        if outcome.status == "failed":
+            raise UsageError(f"a run of the search failed: {outcome.reason}")
+        if report is not None:
+            report(done, len(configs), "")
+
+    sweep(configs, out, data=data, workers=workers, report=count)
+    reached = [_accuracy(config, out) for config in controls]
+    ranking = []
+    for point, runs in zip(points, candidates, strict=True):
+        gains = [_accuracy(run, out) - control for run, control in zip(runs, reached, strict=True)]
+        spread = standard_deviation(gains, Spread.SAMPLE) or 0.0
+        ranking.append(Candidate(point, mean(gains), spread / math.sqrt(len(gains))))
+    return sorted(ranking, key=lambda candidate: -candidate.gain)
+
+
+def _accuracy(config: RunConfig, out: Path) -> float:
+    return float(run_folder(config, out).results["metrics"]["class_il"])

@@ -1,0 +1,1 @@
+"""How state becomes files: trees of tensors and plain values, written whole or not at all."""

@@ -1,0 +1,264 @@
+"""The catalog: the paper's vision tables as runs, and small runs compared by differences alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sphere_replay.cli import main
+from sphere_replay.config import ConfigError
+from sphere_replay.reports.catalog import TABLES
+from sphere_replay.reports.collection import save_collection
+from sphere_replay.reports.render import to_json, to_text
+from sphere_replay.reports.statistics import Spread
+from sphere_replay.reports.tables import (
+    Agreement,
+    Published,
+    Result,
+    agreements,
+    build_rows,
+)
+from sphere_replay.runs.launch import run_folder
+from sphere_replay.vision.config import VisionConfig
+
+LARGE = ("cifar10", "cifar100", "tiny-imagenet")
+PAIRED = {"ER + SPHERE": "ER", "ER-ACE + SPHERE": "ER-ACE", "X-DER + SPHERE": "X-DER"}
+
+
+def vision(name: str, method: str, column: str, seed: int = 0) -> VisionConfig:
+    (cell,) = TABLES[name].cells([seed], [method], [column])
+    assert isinstance(cell.config, VisionConfig)
+    return cell.config
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_the_large_tables_have_every_row_and_column(name: str) -> None:
+    spec = TABLES[name].spec
+    assert spec.columns == ("Clean", "20%", "40%", "60%")
+    assert len(spec.methods) == 12
+    assert PAIRED.items() <= spec.methods.items()
+    assert spec.methods["PuriDivER + SPHERE"] == "PuriDivER"
+    assert spec.methods["MIR-prop"] == "ER"
+    hosts = {row.host for row in TABLES[name].rows}
+    assert hosts == {"er", "er-ace", "der-pp", "xder", "gdumb", "puridiver", "abs"}
+    # Three rows have no clean value in the tables of many classes.
+    assert len(spec.published) == (48 if name == "cifar10" else 45)
+    assert ("PuriDivER", "20%", "class_il") in spec.published
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "column", "mean", "sd"),
+    [
+        ("cifar10", "PuriDivER + SPHERE", "60%", 51.3, 4.3),
+        ("cifar10", "X-DER + SPHERE", "20%", 27.5, 8.9),
+        ("cifar100", "X-DER", "20%", 16.2, 6.1),
+        ("cifar100", "GDumb", "Clean", 25.2, 1.0),
+        ("tiny-imagenet", "ABS-based", "60%", 16.2, 0.3),
+        ("tiny-imagenet", "ER", "60%", 3.3, 0.4),
+    ],
+)
+def test_published_values_are_the_printed_ones(
+    name: str, method: str, column: str, mean: float, sd: float
+) -> None:
+    assert TABLES[name].spec.published[method, column, "class_il"] == Published(mean, sd)
+
+
+def test_retention_has_six_measures_at_three_rates_of_the_same_runs() -> None:
+    spec = TABLES["cifar10-retention"].spec
+    assert spec.columns == ("20%", "40%", "60%")
+    assert len(spec.published) == 7 * 3 * 6 == len(spec.cells())
+    assert spec.published["ER-ACE + SPHERE", "20%", "cvar_02"] == Published(46.5, 10.8)
+    assert spec.published["GDumb", "60%", "worst_class"] == Published(3.8, 2.8)
+    for method in spec.methods:
+        folders = {
+            run_folder(vision(name, method, "40%"), Path()).path.name
+            for name in ("cifar10", "cifar10-retention")
+        }
+        assert len(folders) == 1
+
+
+def test_both_tables_print_nearly_the_same_class_il() -> None:
+    whole, part = TABLES["cifar10"].spec.published, TABLES["cifar10-retention"].spec.published
+    for (method, column, metric), value in part.items():
+        if metric == "class_il":
+            printed = whole[method, column, metric]
+            assert value.mean == printed.mean
+            assert value.sd == pytest.approx(printed.sd, abs=0.11)  # rounded apart in the paper
+
+
+def test_the_neighborhood_ablation_is_clean_paired_and_of_the_sample() -> None:
+    spec = TABLES["cifar10-neighborhood"].spec
+    assert (spec.columns, spec.spread) == (("Clean",), Spread.SAMPLE)
+    assert spec.methods == {"S = I": None, "SPHERE": "S = I"}
+    assert vision("cifar10-neighborhood", "S = I", "Clean").select == "sphere-identity"
+    assert vision("cifar10-neighborhood", "SPHERE", "Clean").noise == 0
+    assert spec.published["SPHERE", "Clean", "top2_forgetting"] == Published(59.53, 8.81)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_the_small_form_has_the_same_rows_at_a_smaller_scale(name: str) -> None:
+    table = TABLES[name].small()
+    assert table.spec.name == f"{name}-small"
+    assert (table.rows, table.columns) == (TABLES[name].rows, TABLES[name].columns)
+    (cell,) = table.cells([3], ["ER"], ["40%"])
+    config = cell.config
+    assert isinstance(config, VisionConfig)
+    assert (config.width, config.capacity) == (20, vision(name, "ER", "40%").capacity)
+    assert config.limit == {"cifar10": 10_000}.get(name, 20_000)
+    assert not TABLES[name].spec.relative
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "paper"),
+    [
+        ("coding", "coding-micro", "coding-qwen"),
+        ("instruct", "instruct-tiny", "instruct-t5-large"),
+        ("instruct-ablation", "instruct-tiny", "instruct-t5-large"),
+        ("instruct-neighborhood", "instruct-tiny", "instruct-t5-large"),
+    ],
+)
+def test_values_stand_beside_published_ones_only_if_the_model_is_the_papers(
+    name: str, own: str, paper: str
+) -> None:
+    table = TABLES[name]
+    assert (table.preset, table.spec.relative) == (own, True)
+    assert not table.with_preset(paper).spec.relative
+    assert table.with_preset(paper).with_preset(own).spec.relative
+    assert TABLES["cifar10"].with_preset("cifar10-small").spec.relative
+    assert not TABLES["instruct-generated"].spec.relative  # nothing was published
+
+
+def test_a_table_without_a_small_preset_has_no_small_form() -> None:
+    with pytest.raises(ConfigError, match="table mnist has no small form"):
+        TABLES["mnist"].small()
+
+
+def results() -> list[Result]:
+    """SPHERE helps ER by 5 and 7 points and harms ER-ACE by 2; ER-ACE is the worst of all."""
+    accuracies = {
+        "ER": (0.30, 0.40),
+        "ER + SPHERE": (0.35, 0.47),
+        "ER-ACE": (0.22, 0.22),
+        "ER-ACE + SPHERE": (0.20, 0.20),
+    }
+    return [
+        Result(method, "20%", seed, {"class_il": value})
+        for method, values in accuracies.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+def test_small_runs_show_published_gains_and_never_published_values() -> None:
+    spec = TABLES["cifar10"].small().spec
+    rows = build_rows(spec, results())
+    assert all(row.published is None for row in rows)
+    cells = {(row.method, row.column): row for row in rows}
+    gained = cells["ER + SPHERE", "20%"]
+    assert gained.paired_gain == pytest.approx(6)
+    assert gained.published_gain == pytest.approx(35.8 - 33.4)
+    assert cells["X-DER + SPHERE", "20%"].published_gain == pytest.approx(-0.6)
+    assert cells["ER", "20%"].published_gain is None
+    shown = to_json(spec, rows)
+    assert all(row["published"] is None for row in shown["rows"])
+    text = to_text(spec, rows)
+    assert "paper's gain +2.4" in text
+    assert "33.4" not in text
+
+
+def test_the_gain_of_a_measure_where_less_is_better_is_positive_if_it_fell() -> None:
+    spec = TABLES["cifar10-retention"].small().spec
+    rows = {(row.method, row.column, row.metric): row for row in build_rows(spec, [])}
+    gain = rows["ER-ACE + SPHERE", "20%", "average_forgetting"].published_gain
+    assert gain == pytest.approx(25.3 - 15.3)
+
+
+def test_orders_are_compared_pair_by_pair() -> None:
+    """The paper: ER < ER + SPHERE < ER-ACE < ER-ACE + SPHERE at 20%; here only the first is so."""
+    spec = TABLES["cifar10"].small().spec
+    rows = build_rows(spec, results())
+    assert agreements(spec, rows) == [Agreement("20%", "class_il", 1, 6)]
+    shown = to_json(spec, rows)
+    assert shown["orders"] == [{"column": "20%", "metric": "class_il", "agreeing": 1, "pairs": 6}]
+    assert "20%, pairs of methods in the paper's order: 1 of 6 by Class-IL ↑." in shown["notes"]
+    full = TABLES["cifar10"].spec
+    assert "orders" not in to_json(full, build_rows(full, results()))
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(words)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_small_results_are_read_from_a_file_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs: list[dict[str, Any]] = [
+        {"method": each.method, "column": each.column, "seed": each.seed, "metrics": each.metrics}
+        for each in results()
+    ]
+    words = ["table", "cifar10", "--small", "--results", str(tmp_path), "--json"]
+    code, _, error = command(capsys, *words)
+    assert code == 2
+    assert "sphere sweep cifar10 --small --save" in error
+    save_collection(tmp_path / "cifar10-small.json", "cifar10-small", "", {}, runs)
+    code, out, _ = command(capsys, *words)
+    assert (code, json.loads(out)["table"]) == (0, "cifar10-small")
+    code, out, _ = command(capsys, *words[:-1])
+    assert code == 0
+    assert out.splitlines()[2].split() == ["Method", "20%"]
+    assert "│" not in out  # what is not a terminal gets plain text
+
+
+def test_the_preset_of_saved_results_decides_whether_published_values_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = {"method": "ER", "column": "20%", "seed": 0, "metrics": {"class_il": 0.3}}
+    words = ["table", "cifar10", "--results", str(tmp_path), "--json"]
+    shown = []
+    for preset in ("cifar10", "cifar10-small"):
+        path = tmp_path / "cifar10.json"
+        path.unlink(missing_ok=True)
+        save_collection(path, "cifar10", "", {"preset": preset}, [run])
+        rows = json.loads(command(capsys, *words)[1])["rows"]
+        shown.append([row["published"] for row in rows if row["mean"] is not None])
+    assert shown[0][0]["mean"] > 0
+    assert shown[1] == [None]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["table", "mnist", "--small"], "table mnist has no small form"),
+        (["sweep", "cifar10", "--small", "--preset", "cifar10"], "leave out --preset"),
+        (["sweep", "cifar10", "--device", "gpu"], "unknown device 'gpu'"),
+        (["run", "digits", "--device", "cudo"], "unknown device 'cudo': did you mean cuda"),
+        (["run", "digits", "--set", "device=cuda"], "device has a place of its own"),
+        (["sweep", "instruct", "--device", "cuda"], "unknown setting 'device'"),
+    ],
+)
+def test_mistakes_are_answered_in_a_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, error = command(capsys, *words)
+    assert (code, out) == (2, "")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_sweep_with_options_of_the_hardware_is_told_in_its_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "digits.json"
+    words = ["sweep", "digits", "--seeds", "1", "--out", str(tmp_path), "--save", str(saved)]
+    words += ["--methods", "ER", "--columns", "Clean", "--set", "limit=60", "--quiet"]
+    code, out, _ = command(capsys, *words, "--device", "cpu", "--set", "autocast=true")
+    assert (code, "1 of 1 runs finished" in out) == (0, True)
+    collection = json.loads(saved.read_text())
+    assert "--device cpu --set limit=60 --set autocast=true" in collection["command"]
+    assert collection["protocol"]["autocast"] is True
+    (folder,) = tmp_path.glob("digits-er-*")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["autocast"] is True
+    assert "device" not in config
