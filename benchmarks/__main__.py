@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from benchmarks import Report, Target
-from sphere_replay.usage import UsageError
+from sphere_replay.errors import UsageError
 
 SUMMARY = "measure how fast the library is on this machine"
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks import Progress, Report, Target
 from benchmarks.stopwatch import fair_clock, threads
 from benchmarks.timing import describe_machine, interleave, milliseconds
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 from sphere_replay.vision.strong_views import HUE, STRENGTH, boxes, strong_views
 
 SUMMARY = "strong views of a batch against a loop over images"
@@ -99,7 +99,7 @@ def measure_cells(
     images: int, size: int, *, least_rounds: int = 10, least_seconds: float = 2.0
 ) -> list[Cell]:
     """Batched views and their rivals on the same random images."""
-    source = stream(0, "strong views")
+    source = generator_for(0, "strong views")
     stored = torch.randint(256, (images, 3, size, size), generator=source, dtype=torch.uint8)
     scaled = stored.float() / 255
     ways: dict[str, Callable[[], object]] = {

@@ -4,14 +4,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.randomness import generator_for, globally_seeded
 
 
 class BareReplay:
     """Experience replay as written for one experiment: plain tensors, no checks, no records."""
 
     def __init__(self, images: Tensor, labels: Tensor, capacity: int, replay_batch: int) -> None:
-        with globally_seeded(stream(0, "initialization")):
+        with globally_seeded(generator_for(0, "initialization")):
             self.network = nn.Sequential(
                 nn.Flatten(),
                 nn.Linear(images[0].numel(), 100),
@@ -21,7 +21,7 @@ class BareReplay:
                 nn.Linear(100, 10),
             )
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.1)
-        self.generator = stream(0, "bare loop")
+        self.generator = generator_for(0, "bare loop")
         self.images, self.labels = images, labels
         self.memory_images = torch.zeros(capacity, *images.shape[1:], dtype=images.dtype)
         self.memory_labels = torch.zeros(capacity, dtype=labels.dtype)

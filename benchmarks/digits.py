@@ -5,15 +5,15 @@ from pathlib import Path
 
 import torch
 
-from sphere_replay.randomness import stream
-from sphere_replay.usage import DataError, UsageError
+from sphere_replay.errors import DataError, UsageError
+from sphere_replay.randomness import generator_for
 from sphere_replay.vision.datasets import ImageData, load_images
 from sphere_replay.vision.specs import dataset_spec
 
 
 def random_images(count: int) -> ImageData:
     """Noise in the shape of MNIST, with random labels."""
-    spec, source = dataset_spec("mnist"), stream(0, "random images")
+    spec, source = dataset_spec("mnist"), generator_for(0, "random images")
     images = torch.randint(256, (count, *spec.shape), generator=source, dtype=torch.uint8)
     labels = torch.randint(spec.num_classes, (count,), generator=source)
     # Nothing is evaluated, but every class needs a test image.

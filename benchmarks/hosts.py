@@ -15,7 +15,7 @@ from benchmarks import Progress, Report, Target
 from benchmarks.stopwatch import fair_clock, threads
 from benchmarks.timing import describe_machine, interleave, milliseconds
 from sphere_replay.hosts import HOSTS, Batch, Costs, Host
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.presets import resolve
@@ -42,7 +42,7 @@ class Plan:
     rounds: int = 3
 
 
-QUICK = Plan(width=2, capacity=32, batch=4, rounds=1)
+QUICK = Plan(width=8, capacity=32, batch=4, rounds=1)
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def _filled(config: VisionConfig) -> Host:
 
 def _batches(config: VisionConfig, task: int) -> Iterator[Batch]:
     """Endless noise with labels of a task."""
-    spec, source = dataset_spec(config.dataset), stream(task, "random images")
+    spec, source = dataset_spec(config.dataset), generator_for(task, "random images")
     size = spec.num_classes // spec.tasks
     shape = (config.batch, *spec.shape)
     while True:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from benchmarks import Progress, Report, Target
 from benchmarks.timing import describe_machine, interleave
+from sphere_replay.errors import UsageError
 from sphere_replay.sandbox import Job, Limits, Sandbox, SandboxError
 from sphere_replay.sandbox.isolation import ISOLATIONS, pytest_command
 from sphere_replay.sandbox.worker import Worker
-from sphere_replay.usage import UsageError
 
 SUMMARY = "programs a second in the sandbox, against a fresh pytest for each"
 

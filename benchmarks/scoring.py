@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks import Progress, Report, Target
 from benchmarks.stopwatch import fair_clock, threads
 from benchmarks.timing import describe_machine, interleave, milliseconds
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 from sphere_replay.scoring.folding import FOLDED_CHUNK, FoldedForward
 from sphere_replay.vision.models import Classifier, build_model
 from sphere_replay.vision.specs import dataset_spec
@@ -98,7 +98,7 @@ def measure_cells(
     """All ways on the same random images."""
     shape = (images, *dataset_spec(DATASET).shape)
     timing = interleave(
-        ways(torch.randn(shape, generator=stream(0, "stored images")), width),
+        ways(torch.randn(shape, generator=generator_for(0, "stored images")), width),
         least_rounds=least_rounds,
         least_seconds=least_seconds,
         clock=fair_clock(),
@@ -150,4 +150,4 @@ def targets(cells: list[Cell]) -> tuple[Target, ...]:
 
 
 def _network(width: int) -> Classifier:
-    return build_model(DATASET, stream(0, "network"), width=width).eval()
+    return build_model(DATASET, generator_for(0, "network"), width=width).eval()

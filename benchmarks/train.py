@@ -18,7 +18,7 @@ from benchmarks.steps import time_steps
 from benchmarks.stopwatch import fair_clock, threads
 from benchmarks.timing import all_threads, describe_machine, interleave, milliseconds
 from sphere_replay.allocation import Allocation, Sphere, allocate
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 from sphere_replay.scoring import Scores, score
 from sphere_replay.vision.datasets import ImageData
 from sphere_replay.vision.models import build_model
@@ -228,7 +228,7 @@ def _steps(plan: Plan, data: ImageData) -> list[Cell]:
 def _rescoring(plan: Plan, scored: Scored) -> list[Cell]:
     """A rescoring against two forwards, and an allocation against the rescoring."""
     dataset = "mnist" if scored.width is None else "cifar10"
-    spec, source = dataset_spec(dataset), stream(0, "rescoring")
+    spec, source = dataset_spec(dataset), generator_for(0, "rescoring")
     network = build_model(dataset, source, width=scored.width or 1)
     prepare = pipeline(dataset).prepare
     stored = torch.randint(256, (scored.memories, *spec.shape), dtype=torch.uint8, generator=source)

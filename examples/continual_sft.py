@@ -25,7 +25,7 @@ from transformers import (
 from trl import SFTConfig, SFTTrainer
 
 from sphere_replay.integrations.transformers import ReplayArguments, SphereSFTTrainer  # REPLAY
-from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.randomness import generator_for, globally_seeded
 
 THINGS = [f"{kind}{number}" for kind in ("stone", "shell", "leaf", "coin") for number in range(10)]
 COLORS = ["red", "green", "blue", "white", "black", "yellow"]
@@ -69,7 +69,7 @@ def build(hub_id: str | None) -> tuple[Any, Any]:
         eos_token_id=1,
         bos_token_id=1,
     )
-    with globally_seeded(stream(0, "initialization")):
+    with globally_seeded(generator_for(0, "initialization")):
         return Qwen2ForCausalLM(config), tokenizer
 
 

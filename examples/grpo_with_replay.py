@@ -25,7 +25,7 @@ from transformers import (
 from trl import GRPOConfig, GRPOTrainer
 
 from sphere_replay.integrations.trl import GroupReplayArguments, SphereGRPOTrainer  # REPLAY
-from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.randomness import generator_for, globally_seeded
 
 THINGS = ("sun", "ice", "fire", "snow", "sea", "sand", "night", "grass")
 ANSWERS = (
@@ -71,7 +71,7 @@ def build(name: str | None) -> tuple[Any, Any]:
         eos_token_id=1,
         pad_token_id=0,
     )
-    with globally_seeded(stream(0, "initialization")):
+    with globally_seeded(generator_for(0, "initialization")):
         return Qwen2ForCausalLM(config), tokenizer
 
 

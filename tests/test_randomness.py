@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from sphere_replay.randomness import PURPOSES, branched, globally_seeded, stream
+from sphere_replay.randomness import PURPOSES, branched, generator_for, globally_seeded
 
 
 def numbers(generator: torch.Generator) -> list[float]:
@@ -10,13 +10,13 @@ def numbers(generator: torch.Generator) -> list[float]:
 
 
 def test_equal_arguments_give_equal_streams() -> None:
-    assert numbers(stream(3, "replay")) == numbers(stream(3, "replay"))
+    assert numbers(generator_for(3, "replay")) == numbers(generator_for(3, "replay"))
 
 
 def test_the_stream_of_a_seed_is_pinned() -> None:
     # Published numbers depend on it: a change here is a change of every run.
-    assert stream(0, "class order").initial_seed() == 18271438815053765284
-    assert torch.randperm(10, generator=stream(0, "class order")).tolist() == [
+    assert generator_for(0, "class order").initial_seed() == 18271438815053765284
+    assert torch.randperm(10, generator=generator_for(0, "class order")).tolist() == [
         5,
         7,
         1,
@@ -31,23 +31,25 @@ def test_the_stream_of_a_seed_is_pinned() -> None:
 
 
 def test_purposes_and_seeds_are_independent() -> None:
-    drawn = [tuple(numbers(stream(seed, purpose))) for seed in range(50) for purpose in PURPOSES]
+    drawn = [
+        tuple(numbers(generator_for(seed, purpose))) for seed in range(50) for purpose in PURPOSES
+    ]
     assert len(set(drawn)) == len(drawn)
 
 
 def test_drawing_from_one_purpose_leaves_another_alone() -> None:
-    replay, admission = stream(0, "replay"), stream(0, "admission")
+    replay, admission = generator_for(0, "replay"), generator_for(0, "admission")
     numbers(replay)
-    assert numbers(admission) == numbers(stream(0, "admission"))
+    assert numbers(admission) == numbers(generator_for(0, "admission"))
 
 
 def test_a_seed_is_an_integer_and_a_purpose_has_a_name() -> None:
     with pytest.raises(TypeError, match="seed must be an integer, got True"):
-        stream(True, "replay")
+        generator_for(True, "replay")
     with pytest.raises(TypeError, match=r"got 1\.5"):
-        stream(1.5, "replay")  # type: ignore[arg-type]  # the mistake under test
+        generator_for(1.5, "replay")  # type: ignore[arg-type]  # the mistake under test
     with pytest.raises(ValueError, match="name the purpose"):
-        stream(1, "")
+        generator_for(1, "")
 
 
 def weights(generator: torch.Generator) -> torch.Tensor:
@@ -56,25 +58,25 @@ def weights(generator: torch.Generator) -> torch.Tensor:
 
 
 def test_initialization_depends_on_its_generator_only() -> None:
-    first = weights(stream(0, "initialization"))
+    first = weights(generator_for(0, "initialization"))
     torch.rand(7)
-    assert torch.equal(first, weights(stream(0, "initialization")))
-    assert not torch.equal(first, weights(stream(1, "initialization")))
+    assert torch.equal(first, weights(generator_for(0, "initialization")))
+    assert not torch.equal(first, weights(generator_for(1, "initialization")))
 
 
 def test_two_modules_of_one_generator_differ() -> None:
-    generator = stream(0, "initialization")
+    generator = generator_for(0, "initialization")
     assert not torch.equal(weights(generator), weights(generator))
 
 
 def test_initialization_leaves_the_global_generator_as_it_was() -> None:
     before = torch.get_rng_state()
-    weights(stream(0, "initialization"))
+    weights(generator_for(0, "initialization"))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def fail_while_building() -> None:
-    with globally_seeded(stream(0, "initialization")):
+    with globally_seeded(generator_for(0, "initialization")):
         torch.rand(3)
         raise RuntimeError("broken module")
 
@@ -91,19 +93,19 @@ def test_a_gpu_is_seeded_with_the_rest_and_restored() -> None:
     gpu = torch.device("cuda")
     before, drawn = torch.cuda.get_rng_state(gpu), []
     for _ in range(2):
-        with globally_seeded(stream(0, "programs"), gpu):
+        with globally_seeded(generator_for(0, "programs"), gpu):
             drawn.append(torch.rand(3, device=gpu))
         torch.rand(3, device=gpu)
     assert torch.equal(*drawn)
     torch.cuda.set_rng_state(before, gpu)
-    with globally_seeded(stream(0, "programs"), gpu):
+    with globally_seeded(generator_for(0, "programs"), gpu):
         torch.rand(3, device=gpu)
     assert torch.equal(torch.cuda.get_rng_state(gpu), before)
 
 
 @pytest.mark.parametrize("draws", [0, 1, 100])
 def test_after_a_branch_a_generator_has_moved_by_one_draw(draws: int) -> None:
-    generator, other = stream(0, "augmentation"), stream(0, "augmentation")
+    generator, other = generator_for(0, "augmentation"), generator_for(0, "augmentation")
     with branched(generator):
         inside = torch.rand(draws, generator=generator)
     torch.randint(2**62, (), generator=other)
@@ -119,6 +121,6 @@ def test_two_branches_differ_and_each_can_be_walked_again() -> None:
                 numbers.append(float(torch.rand((), generator=generator)))
         return numbers
 
-    first, second = walk(stream(0, "augmentation"))
+    first, second = walk(generator_for(0, "augmentation"))
     assert first != second
-    assert [first, second] == walk(stream(0, "augmentation"))
+    assert [first, second] == walk(generator_for(0, "augmentation"))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field, asdict, fields
 from typing import Any, ClassVar, Self
 
-from sphere_replay.usage import unknown
+from sphere_replay.errors import ConfigError, unknown
 
 _KINDS: dict[str, tuple[Any, bool]] = {
     "str": (str, False),
@@ -20,10 +20,6 @@ _KINDS: dict[str, tuple[Any, bool]] = {
     "dict[str, float]": (dict, False),
 }
 """What the fields' annotations mean, and whether None is a value."""
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot run; the message says which value and what to do."""
 
 
 class FlatConfig:

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from sphere_replay.usage import DataError
+from sphere_replay.errors import DataError
 
 
 def require(module: str, extra: str) -> Any:

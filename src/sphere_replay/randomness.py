@@ -24,7 +24,7 @@ PURPOSES: tuple[str, ...] = (
 """The purposes of a vision run; any other text names a stream just as well."""
 
 
-def stream(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
+def generator_for(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
     """The generator of one purpose; equal arguments give equal streams on every machine.
 
     The seed is hashed with the purpose (SHA-256), so neighbouring seeds have nothing in common and

@@ -31,7 +31,7 @@ from benchmarks.naive import (
     topk_weights,
 )
 from sphere_replay import Allocation, Sphere, allocate
-from sphere_replay.usage import UsageError
+from sphere_replay.errors import UsageError
 
 
 def silent(done: int, total: int, label: str) -> None:

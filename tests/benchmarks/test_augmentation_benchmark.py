@@ -8,7 +8,7 @@ import torch
 
 from benchmarks import augmentation
 from benchmarks.augmentation import Cell, by_pillow, measure, per_image, targets
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 from sphere_replay.vision.strong_views import strong_views
 
 
@@ -43,12 +43,12 @@ def test_the_target_is_about_the_loop_over_images(ratio: float, met: bool) -> No
 
 def test_all_ways_make_views_of_the_same_kind() -> None:
     """Of one image many times: means and spreads of pixels agree, though no view does."""
-    small = torch.rand(1, 3, 4, 4, generator=stream(1, "image"))
+    small = torch.rand(1, 3, 4, 4, generator=generator_for(1, "image"))
     image = torch.nn.functional.interpolate(small, size=16, mode="bilinear")
     stored = (image * 255).to(torch.uint8).expand(400, -1, -1, -1)
-    batched = strong_views(stored / 255, stream(2, "views"), mirror=True)
-    singly = per_image(stored / 255, stream(3, "views"))
-    rival = by_pillow(stored, stream(4, "views"))
+    batched = strong_views(stored / 255, generator_for(2, "views"), mirror=True)
+    singly = per_image(stored / 255, generator_for(3, "views"))
+    rival = by_pillow(stored, generator_for(4, "views"))
     for views in (singly, rival):
         assert views.shape == batched.shape
         assert 0 <= float(views.min()) <= float(views.max()) <= 1 + 1e-6

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks import sandbox
 from benchmarks.sandbox import FRESH, OPEN, WARM, Cell, Plan, measure_cells, targets
+from sphere_replay.errors import UsageError
 from sphere_replay.sandbox.isolation import ISOLATIONS, missing
-from sphere_replay.usage import UsageError
 
 TINY = Plan(programs=1, workers=1, least_rounds=1, least_seconds=0)
 

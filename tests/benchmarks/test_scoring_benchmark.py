@@ -9,7 +9,7 @@ import torch
 
 from benchmarks import scoring
 from benchmarks.scoring import IN_USE, Cell, measure, targets, ways
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 
 
 def arguments(*words: str) -> argparse.Namespace:
@@ -20,7 +20,7 @@ def arguments(*words: str) -> argparse.Namespace:
 
 
 def test_all_ways_give_the_same_logits() -> None:
-    images = torch.randn(70, 3, 32, 32, generator=stream(1, "images"))
+    images = torch.randn(70, 3, 32, 32, generator=generator_for(1, "images"))
     first, *others = (way() for way in ways(images, width=2).values())
     assert len(others) == 5
     assert first.requires_grad

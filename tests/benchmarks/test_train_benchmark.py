@@ -30,8 +30,8 @@ from benchmarks.train import (
     measure_cells,
     targets,
 )
+from sphere_replay.errors import UsageError
 from sphere_replay.replay import Replay, SphereSelection
-from sphere_replay.usage import UsageError
 from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.presets import resolve
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from sphere_replay.coding.config import HOSTS, CodingConfig, ConfigError
+from sphere_replay.coding.config import HOSTS, CodingConfig
 from sphere_replay.coding.presets import PRESETS, names, provenance, resolve
+from sphere_replay.errors import ConfigError
 from sphere_replay.replay import SELECTIONS
 from sphere_replay.runs.domains import domain_of
 

@@ -17,11 +17,11 @@ from sphere_replay.coding.models import REQUEST, load_policy, prompt_ids, prompt
 from sphere_replay.coding.presets import resolve
 from sphere_replay.coding.problems import Problem, write_problems
 from sphere_replay.coding.stages import lessons, load_problems
+from sphere_replay.errors import DataError
 from sphere_replay.language.models import BaseModel, fingerprint
 from sphere_replay.runs.runner import Interrupted
 from sphere_replay.sandbox import Sandbox, SandboxError
 from sphere_replay.storage.trees import flatten, to_bytes
-from sphere_replay.usage import DataError
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 

@@ -9,7 +9,7 @@ from coding.brief import brief
 from sphere_replay.coding.presets import resolve
 from sphere_replay.coding.problems import Problem, write_problems
 from sphere_replay.coding.stages import MICRO_SIZES, build_stages, lessons, load_problems
-from sphere_replay.usage import DataError
+from sphere_replay.errors import DataError
 
 MICRO_STAGES = ["arithmetic", "text", "lists", "choices"]
 

@@ -19,11 +19,8 @@ from hosts.workbench import (
     stream_batch,
     weights,
 )
-from sphere_replay.hosts import (
-    AsymmetricBalancedReplay,
-    AsymmetricReplay,
-    DivergenceError,
-)
+from sphere_replay.errors import DivergenceError
+from sphere_replay.hosts import AsymmetricBalancedReplay, AsymmetricReplay
 from sphere_replay.hosts.parts import mixmatch
 from sphere_replay.memory import AsymmetricBalanced, Memory, Reservoir
 

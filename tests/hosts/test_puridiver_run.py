@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from sphere_replay.hosts import Batch, DivergenceError, PuriDivER
+from sphere_replay.errors import ConfigError, DivergenceError
+from sphere_replay.hosts import Batch, PuriDivER
 from sphere_replay.hosts.parts.appraisal import appraise
 from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.vision import load_images
 from sphere_replay.vision.assembly import build_host
-from sphere_replay.vision.config import ConfigError, VisionConfig
+from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.presets import resolve
 
@@ -111,7 +112,7 @@ def test_a_fit_that_diverges_stops_the_run() -> None:
 def test_photographs_with_batch_norm_in_the_way() -> None:
     """The folded forward that judges and partitions sees what the network itself sees."""
     config = resolve(
-        "cifar10-small", "puridiver", "sphere", width=2, capacity=20, replay_batch=8, k_t=8
+        "cifar10-small", "puridiver", "sphere", width=8, capacity=20, replay_batch=8, k_t=8
     )
     host = build_host(replace(config, options={"epochs": 3, "warm_up": 1}))
     assert isinstance(host, PuriDivER)

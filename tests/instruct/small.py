@@ -11,7 +11,7 @@ from sphere_replay.instruct.presets import resolve
 from sphere_replay.instruct.tasks import Corpus
 from sphere_replay.instruct.tiny import TinySpec, build_t5, corpus_tokenizer
 from sphere_replay.language.models import BaseModel
-from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.randomness import generator_for, globally_seeded
 
 SPEC = TinySpec(width=16, feed_forward=32, heads=2, steps=2, batch=4)
 BRIEF: dict[str, Any] = {
@@ -54,7 +54,7 @@ def llama(positions: int = 128) -> BaseModel:
         bos_token_id=None,
         eos_token_id=tokenizer().eos_token_id,
     )
-    with globally_seeded(stream(0, "initialization")):
+    with globally_seeded(generator_for(0, "initialization")):
         return BaseModel(transformers.LlamaForCausalLM(config), tokenizer())
 
 

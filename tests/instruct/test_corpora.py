@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from sphere_replay.errors import DataError
 from sphere_replay.extras import require
 from sphere_replay.instruct import generated
 from sphere_replay.instruct.classification import load_classification
 from sphere_replay.instruct.generated import generated_corpus
 from sphere_replay.instruct.stream import EvaluateOn, build_stream
 from sphere_replay.instruct.tasks import ORDERS, Corpus, Example, Task
-from sphere_replay.usage import DataError
 
 pyarrow, parquet = require("pyarrow", "instruct"), require("pyarrow.parquet", "instruct")
 DATA = os.environ.get("SPHERE_DATA")

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from instruct.small import corpus, llama, t5, tokenizer
+from sphere_replay.errors import DataError
 from sphere_replay.instruct.encoding import Encoder
 from sphere_replay.instruct.tasks import Example, Task
-from sphere_replay.usage import DataError
 
 TOPIC = corpus().tasks["topic"]
 EXAMPLE = TOPIC.train[0]

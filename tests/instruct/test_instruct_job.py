@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from instruct.small import brief, corpus, llama, save, t5
-from sphere_replay.hosts import DivergenceError
+from sphere_replay.errors import DivergenceError
 from sphere_replay.instruct import job as job_module
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.job import InstructJob, run_instruct_job

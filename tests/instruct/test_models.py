@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from instruct.small import SPEC, corpus, llama, save, t5, tokenizer
+from sphere_replay.errors import DataError
 from sphere_replay.instruct.encoding import Encoder
 from sphere_replay.instruct.evaluation import answers
 from sphere_replay.instruct.models import load_base, lora_targets, with_adapters
@@ -23,15 +24,14 @@ from sphere_replay.instruct.tiny import (
 )
 from sphere_replay.language.cache import cached_folder
 from sphere_replay.language.models import BaseModel, fingerprint, trainable
-from sphere_replay.randomness import stream
-from sphere_replay.usage import DataError
+from sphere_replay.randomness import generator_for
 
 
 def test_lora_of_a_t5_sits_on_queries_and_values_of_all_attentions(tmp_path: Path) -> None:
     """The path of t5-large, on the same architecture in a folder of its own."""
     base = load_base(str(save(t5(), tmp_path)), corpus(), tmp_path)
     assert lora_targets(base.model) == ("q", "v")
-    model = with_adapters(base, 8, 32, 0.1, stream(0, "initialization"))
+    model = with_adapters(base, 8, 32, 0.1, generator_for(0, "initialization"))
     names = trainable(model)
     owners = {name.split(".lora_")[0].partition("base_model.model.")[2] for name in names}
     assert owners == {
@@ -51,7 +51,7 @@ def test_lora_of_a_t5_sits_on_queries_and_values_of_all_attentions(tmp_path: Pat
 def test_lora_of_a_llama_sits_on_its_projections() -> None:
     base = llama()
     assert lora_targets(base.model) == ("q_proj", "v_proj")
-    model = with_adapters(base, 4, 8, 0.0, stream(0, "initialization"))
+    model = with_adapters(base, 4, 8, 0.0, generator_for(0, "initialization"))
     assert {name.split(".")[-4] for name in trainable(model)} == {"q_proj", "v_proj"}
 
 
@@ -59,7 +59,7 @@ def test_adapters_depend_on_the_seed_alone() -> None:
     with torch.random.fork_rng(devices=[]):
         state = torch.get_rng_state()
         first, again, other = (
-            fingerprint(with_adapters(t5(), 2, 4, 0.0, stream(seed, "initialization")))
+            fingerprint(with_adapters(t5(), 2, 4, 0.0, generator_for(seed, "initialization")))
             for seed in (0, 0, 1)
         )
         assert torch.equal(torch.get_rng_state(), state)
@@ -69,7 +69,7 @@ def test_adapters_depend_on_the_seed_alone() -> None:
 def test_rank_zero_trains_everything() -> None:
     base = t5()
     base.model.requires_grad_(False)
-    model = with_adapters(base, 0, 32, 0.1, stream(0, "initialization"))
+    model = with_adapters(base, 0, 32, 0.1, generator_for(0, "initialization"))
     assert trainable(model).keys() == dict(model.named_parameters()).keys()
 
 
@@ -118,7 +118,7 @@ def test_denoising_teaches_something() -> None:
 
 
 def test_deleted_tokens_are_the_target_and_the_rest_the_input() -> None:
-    generator, weights = stream(0, "test"), torch.tensor([0.0, 0.0, 1.0, 9.0, 1.0, 0.0])
+    generator, weights = generator_for(0, "test"), torch.tensor([0.0, 0.0, 1.0, 9.0, 1.0, 0.0])
     text = torch.tensor([5, 2, 3, 4, 1])
     gone = []
     for _ in range(200):
@@ -137,7 +137,7 @@ def test_deleted_tokens_are_the_target_and_the_rest_the_input() -> None:
 def test_tokens_that_share_texts_have_near_embeddings() -> None:
     texts = [torch.tensor(ids) for ids in ([0, 1, 2], [0, 1], [1, 2, 0], [3, 4], [4, 3, 5])] * 3
     weights = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
-    found = cooccurrence_embeddings(texts, weights, 3, stream(0, "test"))
+    found = cooccurrence_embeddings(texts, weights, 3, generator_for(0, "test"))
     unit = found / math.sqrt(3)
     assert unit[0] @ unit[1] > 0.5 > abs(float(unit[0] @ unit[3]))
     assert unit[3] @ unit[4] > 0.5

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from sphere_replay.instruct.config import HOSTS, ConfigError, InstructConfig
+from sphere_replay.errors import ConfigError
+from sphere_replay.instruct.config import HOSTS, InstructConfig
 from sphere_replay.instruct.presets import names, provenance, resolve
 from sphere_replay.replay import SELECTIONS
 

@@ -17,7 +17,7 @@ from sphere_replay.language import (
     features_and_losses,
     pad_rows,
 )
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 from sphere_replay.replay import SELECTIONS, Replay, selection_named
 from sphere_replay.scoring import Scores
 
@@ -157,7 +157,7 @@ def test_every_selection_draws_as_the_controller_does(select: str) -> None:
     same = Replay(
         replay.memory.slots,
         selection_named(select, Sphere.instruct(), 16),
-        generator=stream(0, "replay"),
+        generator=generator_for(0, "replay"),
         unit_mass=True,
     )
     expected = same.draw(4, lambda slots: replay.score(model, slots))
@@ -285,7 +285,9 @@ def test_names_and_gradients_that_are_missing_are_named() -> None:
     with pytest.raises(RuntimeError, match=r"call loss\.backward\(\) on the stream batch first"):
         filled(False).draw(model, 2)
     empty = LanguageReplay(
-        TokenMemory(2, generator=stream(0, "a")), generator=stream(0, "b"), encoder_decoder=False
+        TokenMemory(2, generator=generator_for(0, "a")),
+        generator=generator_for(0, "b"),
+        encoder_decoder=False,
     )
     with pytest.raises(ValueError, match="the memory is empty"):
         empty.draw(model, 2)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sphere_replay.language import padding_waste, token_batches
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 
 
 @given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=80), budget=st.integers(1, 5000))
@@ -23,7 +23,7 @@ def test_every_row_once_within_the_budget(lengths: list[int], budget: int) -> No
 @pytest.mark.parametrize("seed", range(3))
 def test_realistic_lengths_waste_little_in_few_batches(seed: int) -> None:
     # Sentence pairs next to reviews cut off at 512 tokens: a median of 75, a long tail.
-    spread = torch.empty(512).log_normal_(4.3, 0.9, generator=stream(seed, "lengths"))
+    spread = torch.empty(512).log_normal_(4.3, 0.9, generator=generator_for(seed, "lengths"))
     lengths = spread.long().clamp(5, 512)
     batches = token_batches(lengths, 4096)
     unordered = list(torch.arange(512).split(32))  # type: ignore[no-untyped-call]  # torch's

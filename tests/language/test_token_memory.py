@@ -8,19 +8,19 @@ from torch import Tensor
 from language import tiny
 from sphere_replay.language import TokenMemory
 from sphere_replay.memory import Memory
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 
 
 def filled(count: int, capacity: int = 8, seed: int = 0) -> TokenMemory:
-    memory = TokenMemory(capacity, generator=stream(seed, "admission"))
+    memory = TokenMemory(capacity, generator=generator_for(seed, "admission"))
     memory.add(tiny.rows(count, encoder_decoder=False), [i // 5 for i in range(count)])
     return memory
 
 
 def test_rows_stand_where_a_plain_memory_puts_their_numbers() -> None:
     rows = tiny.rows(40, encoder_decoder=True)
-    plain = Memory(8, generator=stream(0, "admission"))
-    memory = TokenMemory(8, generator=stream(0, "admission"))
+    plain = Memory(8, generator=generator_for(0, "admission"))
+    memory = TokenMemory(8, generator=generator_for(0, "admission"))
     for start in range(0, 40, 7):
         part = rows[start : start + 7]
         numbers = torch.arange(start, start + len(part))
@@ -33,7 +33,7 @@ def test_rows_stand_where_a_plain_memory_puts_their_numbers() -> None:
 
 
 def test_lengths_are_those_of_the_longest_field() -> None:
-    memory = TokenMemory(4, generator=stream(0, "admission"))
+    memory = TokenMemory(4, generator=generator_for(0, "admission"))
     memory.add([{"input_ids": torch.arange(3), "labels": torch.arange(5)}], [0])
     assert memory.lengths(torch.tensor([0, 0])).tolist() == [5, 5]
     assert len(memory) == 1
@@ -41,7 +41,7 @@ def test_lengths_are_those_of_the_longest_field() -> None:
 
 
 def test_what_is_stored_is_a_copy() -> None:
-    memory = TokenMemory(4, generator=stream(0, "admission"))
+    memory = TokenMemory(4, generator=generator_for(0, "admission"))
     batch = torch.zeros(1000, dtype=torch.int64)
     memory.add([{"labels": batch[:2]}], [0])
     batch.fill_(7)
@@ -53,7 +53,7 @@ def test_what_is_stored_is_a_copy() -> None:
 def test_a_memory_continues_from_its_state() -> None:
     memory = filled(30)
     saved: dict[str, Tensor] = load(save(memory.state_dict()))
-    again = TokenMemory(8, generator=stream(5, "admission"))
+    again = TokenMemory(8, generator=generator_for(5, "admission"))
     again.load_state_dict(saved)
     more = tiny.rows(30, encoder_decoder=False, seed=1)
     assert torch.equal(memory.add(more, [9] * 30), again.add(more, [9] * 30))
@@ -64,8 +64,8 @@ def test_a_memory_continues_from_its_state() -> None:
 
 
 def test_an_empty_memory_has_a_state_too() -> None:
-    again = TokenMemory(8, generator=stream(1, "admission"))
-    again.load_state_dict(TokenMemory(8, generator=stream(0, "admission")).state_dict())
+    again = TokenMemory(8, generator=generator_for(1, "admission"))
+    again.load_state_dict(TokenMemory(8, generator=generator_for(0, "admission")).state_dict())
     assert len(again) == 0
     assert again.tasks.tolist() == []
     more = tiny.rows(30, encoder_decoder=False)

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from sphere_replay.language import LanguageReplay, Row, TokenMemory
-from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.randomness import generator_for, globally_seeded
 
 VOCABULARY = 64
 PAD = 0
@@ -34,7 +34,7 @@ def t5(seed: int = 0, dropout: float = 0.0) -> T5ForConditionalGeneration:
         eos_token_id=1,
     )
     config.decoder_start_token_id = PAD
-    with globally_seeded(stream(seed, "initialization")):
+    with globally_seeded(generator_for(seed, "initialization")):
         return T5ForConditionalGeneration(config)
 
 
@@ -52,7 +52,7 @@ def qwen2(seed: int = 0, dropout: float = 0.0, positions: int = 64) -> Qwen2ForC
         bos_token_id=1,
         eos_token_id=1,
     )
-    with globally_seeded(stream(seed, "initialization")):
+    with globally_seeded(generator_for(seed, "initialization")):
         return Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]  # the library's
 
 
@@ -67,7 +67,7 @@ def llama(seed: int = 0) -> LlamaForCausalLM:
         bos_token_id=1,
         eos_token_id=1,
     )
-    with globally_seeded(stream(seed, "initialization")):
+    with globally_seeded(generator_for(seed, "initialization")):
         return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]  # the library's
 
 
@@ -80,13 +80,13 @@ def with_lora(model: Any) -> Any:
         task_type="SEQ_2_SEQ_LM" if both else "CAUSAL_LM",
         init_lora_weights=False,
     )
-    with globally_seeded(stream(0, "adapter")):
+    with globally_seeded(generator_for(0, "adapter")):
         return get_peft_model(model, config)
 
 
 def rows(count: int, *, encoder_decoder: bool, seed: int = 0, longest: int = 20) -> list[Row]:
     """Random rows of different lengths; a decoder-only one predicts its last few tokens."""
-    generator = stream(seed, "rows")
+    generator = generator_for(seed, "rows")
 
     def tokens(low: int, high: int) -> torch.Tensor:
         size = int(torch.randint(low, high + 1, (), generator=generator))
@@ -107,11 +107,11 @@ def rows(count: int, *, encoder_decoder: bool, seed: int = 0, longest: int = 20)
 def language_replay(
     *, encoder_decoder: bool = False, capacity: int = 32, seed: int = 0, **options: Any
 ) -> LanguageReplay:
-    memory = TokenMemory(capacity, generator=stream(seed, "admission"))
+    memory = TokenMemory(capacity, generator=generator_for(seed, "admission"))
     settings: dict[str, Any] = {"every": 2, "pool": 16, **options}
     return LanguageReplay(
         memory,
-        generator=stream(seed, "replay"),
+        generator=generator_for(seed, "replay"),
         pad_token_id=PAD,
         encoder_decoder=encoder_decoder,
         **settings,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sphere_replay.cli import main
-from sphere_replay.config import ConfigError
+from sphere_replay.errors import ConfigError
 from sphere_replay.reports.catalog import TABLES
 from sphere_replay.reports.collection import save_collection
 from sphere_replay.reports.render import to_json, to_text

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sphere_replay.config import ConfigError
+from sphere_replay.errors import ConfigError
 from sphere_replay.reports.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, TABLES
 from sphere_replay.reports.collection import as_results, collect, pair_of
 from sphere_replay.reports.comparison import draw_comparison

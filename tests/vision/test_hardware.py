@@ -9,20 +9,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sphere_replay.errors import ConfigError, UsageError
 from sphere_replay.hosts import HOSTS, Batch
 from sphere_replay.runs.folder import identity
 from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
-from sphere_replay.usage import UsageError
 from sphere_replay.vision import ImageData
 from sphere_replay.vision.assembly import build_host
-from sphere_replay.vision.config import ConfigError, VisionConfig
+from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.presets import resolve
 from tensors import seeded
 
 SAVED = Path(__file__).parents[2] / "results" / "mnist.json"
 TINY: dict[str, Any] = {
-    "width": 4,
+    "width": 8,
     "limit": 120,
     "capacity": 24,
     "batch": 8,

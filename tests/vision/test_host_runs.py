@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from sphere_replay.errors import ConfigError
 from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.vision import ImageData, load_images
-from sphere_replay.vision.config import ConfigError, VisionConfig
+from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.presets import provenance, resolve
 from tensors import seeded
@@ -78,7 +79,7 @@ def test_a_network_with_batch_norms_learns_colors(host: str) -> None:
         host,
         "sphere",
         noise=0.0,
-        width=4,
+        width=8,
         batch=10,
         replay_batch=10,
         capacity=60,

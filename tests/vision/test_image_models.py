@@ -3,17 +3,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.vision import MLP, Classifier, CosineHead, Head, ResNet18, build_model
 from sphere_replay.vision.models import BasicBlock
 
 
 def inputs(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=stream(0, "test inputs"))
+    return torch.randn(*shape, generator=generator_for(0, "test inputs"))
 
 
 def small_resnet(head: str = "linear") -> ResNet18:
-    with globally_seeded(stream(0, "initialization")):
+    with globally_seeded(generator_for(0, "initialization")):
         return ResNet18(10, width=4, head=head).eval()
 
 
@@ -144,7 +144,7 @@ def test_a_dead_feature_has_zero_scores_and_finite_gradients() -> None:
 def test_each_dataset_has_its_network(
     dataset: str, kind: type[Classifier], classes: int, head: Head
 ) -> None:
-    model = build_model(dataset, stream(0, "initialization"), head=head, width=2)
+    model = build_model(dataset, generator_for(0, "initialization"), head=head, width=2)
     assert type(model) is kind
     assert model.num_classes == classes
     assert isinstance(model.head, CosineHead) == (head is Head.COSINE)
@@ -152,7 +152,7 @@ def test_each_dataset_has_its_network(
 
 def test_building_is_reproducible() -> None:
     first, again, other = (
-        build_model("cifar10", stream(seed, "initialization"), width=2).state_dict()
+        build_model("cifar10", generator_for(seed, "initialization"), width=2).state_dict()
         for seed in (0, 0, 1)
     )
     assert all(torch.equal(first[name], again[name]) for name in first)

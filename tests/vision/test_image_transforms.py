@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 from sphere_replay.vision import Pipeline, pipeline
 from sphere_replay.vision.specs import DATASETS
 from sphere_replay.vision.transforms import crop, flip, random_crop, random_flip
@@ -11,7 +11,7 @@ from sphere_replay.vision.transforms import crop, flip, random_crop, random_flip
 def images(count: int = 17, channels: int = 3, size: int = 12) -> Tensor:
     # Never 0, so that padding is recognized.
     shape = (count, channels, size, size)
-    generator = stream(0, "test images")
+    generator = generator_for(0, "test images")
     return torch.randint(1, 256, shape, generator=generator).to(torch.uint8)
 
 
@@ -39,17 +39,19 @@ def slow_flip(batch: Tensor, chosen: Tensor) -> Tensor:
 
 def test_crops_equal_a_loop_over_images_and_pixels() -> None:
     batch = images()
-    offsets = torch.randint(9, (len(batch), 2), generator=stream(0, "augmentation"))
+    offsets = torch.randint(9, (len(batch), 2), generator=generator_for(0, "augmentation"))
     assert torch.equal(crop(batch, offsets, 4), slow_crop(batch, offsets, 4))
-    assert torch.equal(random_crop(batch, stream(0, "augmentation")), crop(batch, offsets, 4))
+    assert torch.equal(
+        random_crop(batch, generator_for(0, "augmentation")), crop(batch, offsets, 4)
+    )
 
 
 def test_flips_equal_a_loop_over_images() -> None:
     batch = images()
-    chosen = torch.rand(len(batch), generator=stream(0, "augmentation")) < 0.5
+    chosen = torch.rand(len(batch), generator=generator_for(0, "augmentation")) < 0.5
     assert 0 < int(chosen.sum()) < len(batch)
     assert torch.equal(flip(batch, chosen), slow_flip(batch, chosen))
-    assert torch.equal(random_flip(batch, stream(0, "augmentation")), flip(batch, chosen))
+    assert torch.equal(random_flip(batch, generator_for(0, "augmentation")), flip(batch, chosen))
 
 
 def test_the_middle_window_is_the_image_and_the_corner_shows_padding() -> None:
@@ -65,22 +67,22 @@ def test_every_window_position_and_both_sides_occur() -> None:
     # One lit pixel in the middle shows where the window was.
     batch = torch.zeros(4000, 1, 9, 9, dtype=torch.uint8)
     batch[:, 0, 4, 4] = 1
-    positions = random_crop(batch, stream(0, "augmentation")).flatten(1).int().argmax(dim=1)
+    positions = random_crop(batch, generator_for(0, "augmentation")).flatten(1).int().argmax(dim=1)
     counts = positions.bincount(minlength=81)
     assert int(counts.min()) > 20  # 49 expected
     lit = torch.zeros(4000, 1, 1, 2, dtype=torch.uint8)
     lit[..., 0] = 1
-    share = float(random_flip(lit, stream(0, "augmentation"))[..., 1].float().mean())
+    share = float(random_flip(lit, generator_for(0, "augmentation"))[..., 1].float().mean())
     assert abs(share - 0.5) < 0.04
 
 
 def test_augmentation_is_crop_then_flip_then_normalization() -> None:
     batch = images(size=32)
     views = pipeline("cifar10")
-    generator = stream(5, "augmentation")
+    generator = generator_for(5, "augmentation")
     expected = views.prepare(random_flip(random_crop(batch, generator), generator))
-    assert torch.equal(views.augment(batch, stream(5, "augmentation")), expected)
-    assert not torch.equal(views.augment(batch, stream(6, "augmentation")), expected)
+    assert torch.equal(views.augment(batch, generator_for(5, "augmentation")), expected)
+    assert not torch.equal(views.augment(batch, generator_for(6, "augmentation")), expected)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "tiny-imagenet"])
@@ -100,7 +102,7 @@ def test_photographs_are_normalized_channel_by_channel(name: str) -> None:
 def test_grey_images_are_only_scaled(name: str) -> None:
     batch = images(channels=1)
     views = pipeline(name)
-    generator = stream(0, "augmentation")
+    generator = generator_for(0, "augmentation")
     state = generator.get_state()
     assert torch.equal(views.prepare(batch), batch.float() / 255)
     assert torch.equal(views.augment(batch, generator), views.prepare(batch))
@@ -110,19 +112,24 @@ def test_grey_images_are_only_scaled(name: str) -> None:
 def test_augmentation_can_be_switched_off() -> None:
     batch = images(size=32)
     views = pipeline("cifar10").without_augmentation()
-    assert torch.equal(views.augment(batch, stream(0, "augmentation")), views.prepare(batch))
+    assert torch.equal(views.augment(batch, generator_for(0, "augmentation")), views.prepare(batch))
     assert views.mean == pipeline("cifar10").mean
 
 
 def test_views_leave_the_stored_images_alone() -> None:
     batch = images(size=32)
-    pipeline("cifar10").augment(batch, stream(0, "augmentation"))
+    pipeline("cifar10").augment(batch, generator_for(0, "augmentation"))
     assert torch.equal(batch, images(size=32))
 
 
 def test_an_empty_batch_has_an_empty_view() -> None:
     empty = images(size=32)[:0]
-    assert pipeline("cifar10").augment(empty, stream(0, "augmentation")).shape == (0, 3, 32, 32)
+    assert pipeline("cifar10").augment(empty, generator_for(0, "augmentation")).shape == (
+        0,
+        3,
+        32,
+        32,
+    )
 
 
 def test_scaled_images_and_half_constants_are_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sphere_replay.hosts import DivergenceError
+from sphere_replay.errors import DivergenceError
 from sphere_replay.storage.files import canonical_json
 from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.vision import job as job_module

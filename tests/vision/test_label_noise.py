@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 from sphere_replay.vision.noise import (
     LOOKALIKES,
     NoiseKind,
@@ -33,7 +33,7 @@ def test_symmetric_noise_changes_exactly_the_rounded_share_of_each_class(
     sizes: list[int], rate: float, seed: int
 ) -> None:
     clean = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    noisy = symmetric(clean, rate, len(sizes), stream(seed, "corruption"))
+    noisy = symmetric(clean, rate, len(sizes), generator_for(seed, "corruption"))
     changed = clean[noisy != clean].bincount(minlength=len(sizes)).tolist()
     assert changed == [round(rate * size) for size in sizes]
     assert set(noisy.tolist()) <= set(range(len(sizes)))
@@ -41,7 +41,7 @@ def test_symmetric_noise_changes_exactly_the_rounded_share_of_each_class(
 
 def test_replacement_labels_are_uniform_over_the_other_classes() -> None:
     clean = torch.full((45_000,), 3)
-    noisy = symmetric(clean, 0.8, 10, stream(0, "corruption"))
+    noisy = symmetric(clean, 0.8, 10, generator_for(0, "corruption"))
     counts = noisy[noisy != 3].bincount(minlength=10)
     expected = 36_000 / 9
     others = counts[torch.arange(10) != 3].double()
@@ -52,14 +52,14 @@ def test_replacement_labels_are_uniform_over_the_other_classes() -> None:
 
 def test_bernoulli_noise_has_the_rate_only_on_average() -> None:
     clean = torch.arange(10).repeat(3000)
-    noisy = symmetric_bernoulli(clean, 0.4, 10, stream(0, "corruption"))
+    noisy = symmetric_bernoulli(clean, 0.4, 10, generator_for(0, "corruption"))
     changed = changed_per_class(clean, noisy)
     assert abs(sum(changed) / 30_000 - 0.4) < 0.012  # four standard deviations
     assert len(set(changed)) > 1
 
 
 def test_asymmetric_noise_goes_to_the_lookalike_and_spares_the_rest() -> None:
-    noisy = asymmetric(UNEVEN, 0.4, 10, stream(0, "corruption"), LOOKALIKES["cifar10"])
+    noisy = asymmetric(UNEVEN, 0.4, 10, generator_for(0, "corruption"), LOOKALIKES["cifar10"])
     expected = [round(0.4 * n) if c in (2, 3, 4, 5, 9) else 0 for c, n in enumerate(range(91, 101))]
     assert changed_per_class(UNEVEN, noisy) == expected
     changed = noisy != UNEVEN
@@ -82,7 +82,7 @@ def test_lookalikes_are_other_classes_of_their_dataset(name: str) -> None:
 @pytest.mark.parametrize("kind", NoiseKind)
 def test_corruption_is_reproducible_pure_and_absent_at_rate_zero(kind: NoiseKind) -> None:
     def noisy(rate: float, seed: int) -> Tensor:
-        generator = stream(seed, "corruption")
+        generator = generator_for(seed, "corruption")
         return corrupt(labels, rate, 10, generator, kind, LOOKALIKES["mnist"])
 
     labels = UNEVEN.clone()
@@ -94,7 +94,7 @@ def test_corruption_is_reproducible_pure_and_absent_at_rate_zero(kind: NoiseKind
 
 def test_more_noise_changes_more_labels() -> None:
     counts = [
-        int((symmetric(UNEVEN, rate, 10, stream(0, "corruption")) != UNEVEN).sum())
+        int((symmetric(UNEVEN, rate, 10, generator_for(0, "corruption")) != UNEVEN).sum())
         for rate in (0.0, 0.2, 0.4, 0.6, 0.8)
     ]
     assert all(low < high for low, high in pairwise(counts))
@@ -104,11 +104,11 @@ def test_more_noise_changes_more_labels() -> None:
 @pytest.mark.parametrize("kind", NoiseKind)
 def test_a_rate_outside_the_unit_interval_is_refused(kind: NoiseKind, rate: float) -> None:
     with pytest.raises(ValueError, match=r"noise must lie in \[0, 1\), got .* 0.4 means 40%"):
-        corrupt(UNEVEN, rate, 10, stream(0, "corruption"), kind, LOOKALIKES["mnist"])
+        corrupt(UNEVEN, rate, 10, generator_for(0, "corruption"), kind, LOOKALIKES["mnist"])
 
 
 def test_bad_labels_and_maps_are_refused() -> None:
-    generator = stream(0, "corruption")
+    generator = generator_for(0, "corruption")
     with pytest.raises(ValueError, match=r"labels must lie in 0..4, got 0..9"):
         symmetric(UNEVEN, 0.2, 5, generator)
     with pytest.raises(ValueError, match=r"int64 of shape \[n\], got torch.float32"):

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS
 from sphere_replay.replay import SELECTIONS
 from sphere_replay.vision.assembly import build_host
-from sphere_replay.vision.config import ConfigError, VisionConfig
+from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.presets import names, provenance, resolve
 
 FULL = ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet"]

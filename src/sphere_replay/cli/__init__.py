@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from sphere_replay import __version__
-from sphere_replay.usage import Interrupted, UsageError, unknown
+from sphere_replay.errors import Interrupted, UsageError, unknown
 
 COMMANDS: tuple[str, ...] = (
     "ls",

@@ -5,9 +5,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sphere_replay.config import ConfigError
+from sphere_replay.errors import ConfigError, UsageError, unknown
 from sphere_replay.runs.domains import RunConfig, resolve
-from sphere_replay.usage import UsageError, unknown
 
 if TYPE_CHECKING:
     from sphere_replay.reports.catalog import Table

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sphere_replay.config import ConfigError, FlatConfig, one_of
+from sphere_replay.config import FlatConfig, one_of
+from sphere_replay.errors import ConfigError
 from sphere_replay.replay import SELECTIONS
 
-__all__ = ["HOSTS", "MICRO", "SPLITS", "CodingConfig", "ConfigError"]
+__all__ = ["HOSTS", "MICRO", "SPLITS", "CodingConfig"]
 
 HOSTS = ("none", "er")
 """Policy optimization alone, or with replay."""

@@ -16,13 +16,12 @@ from sphere_replay.coding.models import load_policy, prompt_ids, with_adapters
 from sphere_replay.coding.problems import Problem, digest
 from sphere_replay.coding.stages import build_stages, load_problems
 from sphere_replay.coding.tally import Tally
+from sphere_replay.errors import DataError, DivergenceError, check_device
 from sphere_replay.extras import require
-from sphere_replay.hosts import DivergenceError
 from sphere_replay.language.models import BaseModel, fingerprint, trainable
-from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.sandbox import Limits, Sandbox, SandboxError
 from sphere_replay.scoring import NonFiniteError
-from sphere_replay.usage import DataError, check_device
 
 if TYPE_CHECKING:
     from sphere_replay.coding.trainer import CodingTrainer
@@ -73,7 +72,7 @@ class CodingJob:
         }
         self._judge = Judge(sandbox)
         self._reward = VisibleReward(self._judge, used)
-        adapted = with_adapters(base, config, stream(config.seed, "adapters"))
+        adapted = with_adapters(base, config, generator_for(config.seed, "adapters"))
         self.model = adapted.to(config.device)
         self._trainable = trainable(self.model)
         self._initial: list[float] = []
@@ -201,7 +200,7 @@ class CodingJob:
         if self._loaded is not None:
             trainer.replay.load_state_dict(self._loaded["replay"])
         # Loaders draw a number now and then; it changes nothing, and must change nothing outside.
-        with globally_seeded(stream(self.config.seed, "loop")):
+        with globally_seeded(generator_for(self.config.seed, "loop")):
             trainer.train()
 
     def _begin(self) -> None:

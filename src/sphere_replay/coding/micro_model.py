@@ -19,7 +19,7 @@ from sphere_replay.coding.problems.micro_wrong import expression_of, near_misses
 from sphere_replay.extras import require
 from sphere_replay.language import pad_rows
 from sphere_replay.language.cache import cached_folder
-from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.randomness import generator_for, globally_seeded
 
 _FORMAT = 1
 """Part of every cache key; raise it when building changes."""
@@ -121,7 +121,7 @@ def build_qwen2(tokenizer: Any, spec: MicroSpec) -> Any:
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
     )
-    with globally_seeded(stream(spec.seed, "initialization")):
+    with globally_seeded(generator_for(spec.seed, "initialization")):
         return transformers.Qwen2ForCausalLM(config)
 
 
@@ -158,7 +158,7 @@ def _batches(
     spec: MicroSpec,
 ) -> Iterator[list[dict[str, Tensor]]]:
     """Prompts, of all stages alike, with programs of the mixture; programs alone are targets."""
-    generator = stream(spec.seed, "lessons")
+    generator = generator_for(spec.seed, "lessons")
     end = tokenizer.eos_token_id
     by_stage = [
         [place for place, lesson in enumerate(lessons) if lesson.stage == stage]

@@ -10,11 +10,11 @@ from sphere_replay.coding.config import MICRO, CodingConfig
 from sphere_replay.coding.micro_model import MicroSpec, micro_folder
 from sphere_replay.coding.problems import Problem
 from sphere_replay.coding.stages import lessons
+from sphere_replay.errors import DataError
 from sphere_replay.extras import require
 from sphere_replay.language.models import BaseModel, load_pretrained
 from sphere_replay.language.smollm2 import smollm2_folder
 from sphere_replay.randomness import globally_seeded
-from sphere_replay.usage import DataError
 
 REQUEST = "\n\nAnswer with the program alone, in one Python code block."
 """Ends every question to a model that holds conversations."""

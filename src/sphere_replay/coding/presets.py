@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sphere_replay.coding.config import CodingConfig, ConfigError
-from sphere_replay.usage import unknown
+from sphere_replay.coding.config import CodingConfig
+from sphere_replay.errors import ConfigError, unknown
 
 Settings = dict[str, Any]
 

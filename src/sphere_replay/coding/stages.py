@@ -10,8 +10,8 @@ import torch
 
 from sphere_replay.coding.config import MICRO, SPLITS, CodingConfig
 from sphere_replay.coding.problems import Problem, micro_family, read_problems, split_problems
-from sphere_replay.randomness import stream
-from sphere_replay.usage import DataError, unknown
+from sphere_replay.errors import DataError, unknown
+from sphere_replay.randomness import generator_for
 
 MICRO_SIZES = {"train": 40, "evaluation": 40, "fit": 24, "probe": 24}
 """Micro-problems per stage and split, whatever a run uses of them; the rest are lessons."""
@@ -112,5 +112,7 @@ def _stage(name: str, problems: Sequence[Problem], config: CodingConfig) -> Stag
         )
     if not judged:
         raise DataError(f"stage {name!r} has no problem to evaluate on: prepare more")
-    order = torch.randperm(len(learned), generator=stream(config.seed, f"stream order, {name}"))
+    order = torch.randperm(
+        len(learned), generator=generator_for(config.seed, f"stream order, {name}")
+    )
     return Stage(name, tuple(learned[place] for place in order.tolist()), tuple(judged))

@@ -20,7 +20,7 @@ from sphere_replay.coding.problems import Problem
 from sphere_replay.extras import require
 from sphere_replay.integrations.trl import GroupReplayArguments, paper_settings
 from sphere_replay.integrations.trl.trainer import SphereGRPOTrainer
-from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.randomness import generator_for, globally_seeded
 
 
 class CodingTrainer(SphereGRPOTrainer):
@@ -48,7 +48,7 @@ class CodingTrainer(SphereGRPOTrainer):
         What happened before leaves no trace in these numbers: a resumed run draws the same.
         """
         place = self._first * self.args.gradient_accumulation_steps + self._step
-        numbers = stream(self._random_seed, f"programs {place}")
+        numbers = generator_for(self._random_seed, f"programs {place}")
         with globally_seeded(numbers, self.accelerator.device):
             return super().training_step(model, inputs, num_items_in_batch)
 
@@ -146,7 +146,7 @@ def build_trainer(
         seed=config.seed,
     )
     # transformers seeds the global generator as it starts; afterwards it is as it was.
-    with globally_seeded(stream(config.seed, "initialization")):
+    with globally_seeded(generator_for(config.seed, "initialization")):
         trainer = CodingTrainer(
             model=model,
             reward_funcs=reward,

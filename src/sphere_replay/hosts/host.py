@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from sphere_replay.errors import DivergenceError, unknown
 from sphere_replay.memory import Memory
 from sphere_replay.replay import Draw, Replay
 from sphere_replay.scoring import (
@@ -24,15 +25,10 @@ from sphere_replay.scoring import (
     score,
 )
 from sphere_replay.scoring.folding import can_fold
-from sphere_replay.usage import unknown
 
 State = dict[str, Any]
 
 LOGGER = logging.getLogger(__name__)
-
-
-class DivergenceError(RuntimeError):
-    """A loss stopped being a number."""
 
 
 class Views(Protocol):

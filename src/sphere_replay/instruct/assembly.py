@@ -13,7 +13,7 @@ from sphere_replay.instruct.tasks import ORDERS, Corpus
 from sphere_replay.instruct.tiny import TinySpec
 from sphere_replay.language import LanguageReplay, TokenMemory, longest_input
 from sphere_replay.language.models import BaseModel
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 
 
 def build_corpus(config: InstructConfig, data: Path | None) -> Corpus:
@@ -52,8 +52,8 @@ def build_encoder(config: InstructConfig, base: BaseModel) -> Encoder:
 def build_replay(config: InstructConfig, base: BaseModel) -> LanguageReplay:
     """An empty memory and the selection that draws from it."""
     return LanguageReplay(
-        TokenMemory(config.capacity, generator=stream(config.seed, "admission")),
-        generator=stream(config.seed, "replay"),
+        TokenMemory(config.capacity, generator=generator_for(config.seed, "admission")),
+        generator=generator_for(config.seed, "replay"),
         pad_token_id=base.tokenizer.pad_token_id,
         encoder_decoder=base.is_encoder_decoder,
         select=config.select,

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.errors import DataError
 from sphere_replay.extras import require
 from sphere_replay.instruct.tasks import UNLABELLED, Corpus, Example, Task
-from sphere_replay.usage import DataError
 
 _COLUMNS = ["sentence", "label"]
 

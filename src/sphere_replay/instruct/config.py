@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sphere_replay.config import ConfigError, FlatConfig, one_of
+from sphere_replay.config import FlatConfig, one_of
+from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.instruct.stream import EvaluateOn
 from sphere_replay.instruct.tasks import ORDERS
 from sphere_replay.replay import SELECTIONS
-from sphere_replay.usage import unknown
 
-__all__ = ["HOSTS", "ConfigError", "InstructConfig"]
+__all__ = ["HOSTS", "InstructConfig"]
 
 HOSTS = ("none", "er")
 """Sequential tuning alone, or with replay."""

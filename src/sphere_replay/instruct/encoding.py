@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sphere_replay.errors import DataError
 from sphere_replay.instruct.tasks import Example, Task
 from sphere_replay.instruct.words import normalize
 from sphere_replay.language.rows import IGNORED, Row
-from sphere_replay.usage import DataError
 
 
 @dataclass(frozen=True, eq=False)

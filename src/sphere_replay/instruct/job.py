@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from sphere_replay.errors import DivergenceError
 from sphere_replay.extras import require
-from sphere_replay.hosts import DivergenceError
 from sphere_replay.instruct.assembly import (
     build_base,
     build_corpus,

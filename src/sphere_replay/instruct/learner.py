@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from sphere_replay.hosts import DivergenceError
+from sphere_replay.errors import DivergenceError
 from sphere_replay.hosts.host import Costs
 from sphere_replay.instruct.assembly import build_replay
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.models import with_adapters
 from sphere_replay.language import Row, check_model, features_and_losses, pad_rows
 from sphere_replay.language.models import BaseModel, trainable
-from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.scoring import NonFiniteError
 
 
@@ -44,7 +44,7 @@ class Learner:
             config.rank,
             config.lora_alpha,
             config.lora_dropout,
-            stream(config.seed, "initialization"),
+            generator_for(config.seed, "initialization"),
         )
         check_model(self.model)
         self._trainable = trainable(self.model)
@@ -63,7 +63,7 @@ class Learner:
         self.optimizer.zero_grad()
         # Dropout takes no generator. Seeded by the step, it is the same for all selections, and
         # the same after a resumption.
-        with globally_seeded(stream(self._config.seed, f"dropout {step}")):
+        with globally_seeded(generator_for(self._config.seed, f"dropout {step}")):
             loss = features_and_losses(self.model, pad_rows(rows, self._pad))[1].mean()
             self._check(loss.item())
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from sphere_replay.errors import DataError
 from sphere_replay.extras import require
 from sphere_replay.instruct.tasks import Corpus
 from sphere_replay.instruct.tiny import TinySpec, tiny_folder
 from sphere_replay.language.models import BaseModel, load_pretrained
 from sphere_replay.language.smollm2 import smollm2_folder
 from sphere_replay.randomness import globally_seeded
-from sphere_replay.usage import DataError
 
 _LORA_TARGETS = (("q", "v"), ("q_proj", "v_proj"), ("query", "value"))
 """Names of the query and value projections: T5 and its like, Llama and its like, BERT's."""

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sphere_replay.instruct.config import ConfigError, InstructConfig
-from sphere_replay.usage import unknown
+from sphere_replay.errors import ConfigError, unknown
+from sphere_replay.instruct.config import InstructConfig
 
 Settings = dict[str, Any]
 

@@ -8,9 +8,9 @@ from enum import StrEnum
 
 import torch
 
+from sphere_replay.errors import DataError
 from sphere_replay.instruct.tasks import Corpus, Example, Task
-from sphere_replay.randomness import stream
-from sphere_replay.usage import DataError
+from sphere_replay.randomness import generator_for
 
 
 class EvaluateOn(StrEnum):
@@ -89,5 +89,5 @@ def build_stream(
 
 
 def _shuffled(examples: Sequence[Example], seed: int, purpose: str) -> tuple[Example, ...]:
-    places = torch.randperm(len(examples), generator=stream(seed, purpose))
+    places = torch.randperm(len(examples), generator=generator_for(seed, purpose))
     return tuple(examples[place] for place in places.tolist())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from sphere_replay.usage import DataError
+from sphere_replay.errors import DataError
 
 UNLABELLED = "-"
 """What MNLI writes where the annotators did not agree: no answer can match, so it is left out."""

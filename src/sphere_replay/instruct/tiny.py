@@ -21,7 +21,7 @@ from sphere_replay.instruct.encoding import Encoder
 from sphere_replay.instruct.tasks import ANSWER, Corpus
 from sphere_replay.language import Row, features_and_losses, pad_rows
 from sphere_replay.language.cache import cached_folder
-from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.randomness import generator_for, globally_seeded
 
 _FORMAT = 1
 """Part of every cache key; raise it when building changes."""
@@ -121,7 +121,7 @@ def build_t5(tokenizer: Any, spec: TinySpec) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.pad_token_id,
     )
-    with globally_seeded(stream(spec.seed, "initialization")):
+    with globally_seeded(generator_for(spec.seed, "initialization")):
         return transformers.T5ForConditionalGeneration(config)
 
 
@@ -171,7 +171,7 @@ def denoise(model: Any, tokenizer: Any, texts: Sequence[Tensor], spec: TinySpec)
     look beside the mark instead of reading the text. Rare tokens are deleted more often, because
     frequent ones say little about what a text is about.
     """
-    generator = stream(spec.seed, "denoising")
+    generator = generator_for(spec.seed, "denoising")
     weights = _deletion_weights(tokenizer, texts)
     known = cooccurrence_embeddings(texts, weights, spec.width, generator)
     embeddings = model.get_input_embeddings().weight.data

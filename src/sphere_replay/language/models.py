@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sphere_replay.errors import DataError
 from sphere_replay.extras import require
-from sphere_replay.usage import DataError
 
 
 @dataclass(frozen=True, eq=False)

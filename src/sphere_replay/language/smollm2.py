@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
+from sphere_replay.errors import DataError
 from sphere_replay.extras import require
 from sphere_replay.language.cache import cached_folder
-from sphere_replay.usage import DataError
 
 _FORMAT = 1
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.allocation import Control, Sphere, allocate
+from sphere_replay.errors import unknown
 from sphere_replay.numeric import (
     accumulation_dtype,
     as_probabilities,
@@ -16,7 +17,6 @@ from sphere_replay.numeric import (
     percentile,
 )
 from sphere_replay.scoring import Scores
-from sphere_replay.usage import unknown
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.errors import UserError
 from sphere_replay.reports.tables import Result, Seed
 from sphere_replay.runs.domains import RunConfig
 from sphere_replay.runs.launch import run_folder
@@ -17,7 +18,7 @@ _PARTS = ("metrics", "replay", "reward", "costs")
 """Of a run's results; rewards are those of reinforcement learning."""
 
 
-class OtherProtocolError(ValueError):
+class OtherProtocolError(UserError, ValueError):
     """A file holds results that the new ones must not be mixed with."""
 
 

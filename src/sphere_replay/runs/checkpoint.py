@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sphere_replay.errors import UserError
 from sphere_replay.storage.files import plain, read_json, replace_durably, stage
 from sphere_replay.storage.trees import from_bytes, to_bytes
 
@@ -28,7 +29,7 @@ FORMAT = 1
 _PAIRS = (("checkpoint", "checkpoint"), ("checkpoint", "previous"), ("previous", "previous"))
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(UserError, RuntimeError):
     """There are checkpoints, but none can be trusted."""
 
 

@@ -10,10 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from sphere_replay.config import ConfigError
+from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.reports.tables import Seed
 from sphere_replay.runs.runner import Job, LoopingJob
-from sphere_replay.usage import unknown
 
 
 class RunConfig(Protocol):

@@ -13,18 +13,19 @@ from typing import Any
 import torch
 
 from sphere_replay import __version__
+from sphere_replay.errors import UserError
 from sphere_replay.storage.files import canonical_json, plain, read_json, write_atomically
 
 
-class ConfigMismatchError(ValueError):
+class ConfigMismatchError(UserError, ValueError):
     """The folder belongs to a run with another configuration."""
 
 
-class DataMismatchError(ValueError):
+class DataMismatchError(UserError, ValueError):
     """The run began on other data than it finds now."""
 
 
-class FolderBusyError(RuntimeError):
+class FolderBusyError(UserError, RuntimeError):
     """Another process is running in the folder."""
 
 

@@ -11,11 +11,11 @@ from time import monotonic
 from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
+from sphere_replay.errors import Interrupted
 from sphere_replay.runs.checkpoint import load_latest, save
 from sphere_replay.runs.folder import RunFolder, describe_environment
 from sphere_replay.runs.log import RunLog
 from sphere_replay.storage.trees import flatten, unflatten
-from sphere_replay.usage import Interrupted
 
 __all__ = ["AfterStep", "AnyJob", "Interrupted", "Job", "LoopingJob", "Report", "run_job"]
 

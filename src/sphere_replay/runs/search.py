@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.errors import UsageError
 from sphere_replay.reports.statistics import Spread, mean, standard_deviation
 from sphere_replay.runs.domains import RunConfig
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.sweep import Outcome, sweep
-from sphere_replay.usage import UsageError
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sphere_replay.config import ConfigError
+from sphere_replay.errors import ConfigError
 from sphere_replay.reports.collection import Cell
 from sphere_replay.reports.tables import Measure, Published, TableSpec
 from sphere_replay.runs.domains import all_presets, resolve

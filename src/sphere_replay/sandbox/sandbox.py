@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sphere_replay.usage import unknown
+from sphere_replay.errors import unknown
 
 from .cache import VerdictCache, content_key
 from .isolation import ISOLATIONS, missing

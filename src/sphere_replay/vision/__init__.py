@@ -3,7 +3,7 @@
 Importing this package needs torch alone; decoding images needs the `vision` extra.
 """
 
-from sphere_replay.usage import DataError
+from sphere_replay.errors import DataError
 from sphere_replay.vision.datasets import (
     DATASETS,
     DatasetSpec,

@@ -5,7 +5,7 @@ import torch
 from sphere_replay.allocation import Sphere
 from sphere_replay.hosts import HOSTS, Host, HostParts
 from sphere_replay.memory import ADMISSIONS, Memory
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 from sphere_replay.replay import Replay, selection_named
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.models import Classifier, build_model
@@ -18,14 +18,14 @@ def build_host(config: VisionConfig) -> Host:
     memory = Memory(
         config.capacity,
         ADMISSIONS[config.admission](),
-        generator=stream(config.seed, "admission"),
+        generator=generator_for(config.seed, "admission"),
         device=config.device,
     )
     recipe = Sphere.vision(config.k_s, config.k_t, config.t_frac, alpha=config.alpha)
     replay = Replay(
         memory,
         selection_named(config.select, recipe, top=config.replay_batch),
-        generator=stream(config.seed, "replay"),
+        generator=generator_for(config.seed, "replay"),
         every=config.every,
         pool=config.pool,
         replacement=config.replacement,
@@ -37,7 +37,7 @@ def build_host(config: VisionConfig) -> Host:
         memory=memory,
         replay=replay,
         views=views if config.augment else views.without_augmentation(),
-        augmentation=stream(config.seed, "augmentation"),
+        augmentation=generator_for(config.seed, "augmentation"),
         num_classes=dataset_spec(config.dataset).num_classes,
         lr=config.lr,
         replay_batch=config.replay_batch,
@@ -50,7 +50,7 @@ def build_host(config: VisionConfig) -> Host:
 
 def _network(config: VisionConfig) -> Classifier:
     """The first weights are drawn on the CPU: they are the same on every device."""
-    source = stream(config.seed, "initialization")
+    source = generator_for(config.seed, "initialization")
     network = build_model(config.dataset, source, head=config.head, width=config.width)
     network.autocast = config.autocast
     if config.channels_last:

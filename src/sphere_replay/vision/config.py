@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sphere_replay.config import ConfigError, FlatConfig, one_of
+from sphere_replay.config import FlatConfig, one_of
+from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS
 from sphere_replay.memory import ADMISSIONS
 from sphere_replay.replay import SELECTIONS
@@ -12,12 +13,15 @@ from sphere_replay.vision.noise import LOOKALIKES, NoiseKind
 from sphere_replay.vision.specs import dataset_spec
 from sphere_replay.vision.stream import SplitBy
 
-__all__ = ["ConfigError", "VisionConfig"]
+__all__ = ["VisionConfig"]
 
 BALANCED_ADMISSIONS = ("class-balanced", "greedy-balanced")
 OWN_ADMISSIONS = {"purity-diversity": "puridiver", "asymmetric-balanced": "abs"}
 """Policies that need what only one host tells them."""
 DEVICES = ("cpu", "cuda")
+NARROWEST_CHANNELS_LAST = 8
+"""Below it torch's CPU kernels for this format write past their buffers on processors without
+AVX-512: the process aborts, or worse, goes on."""
 HARDWARE = ("device", "autocast", "channels_last")
 """How a run computes. They change its rounding and so its identity, but only where they differ
 from their defaults: a run on a CPU is what it was before there was a choice."""
@@ -125,6 +129,11 @@ class VisionConfig(FlatConfig):
         if self.noise_kind == NoiseKind.ASYMMETRIC and self.dataset not in LOOKALIKES:
             raise ConfigError(
                 f"{self.dataset} has no asymmetric noise: nobody says which classes look alike"
+            )
+        if self.channels_last and self.width < NARROWEST_CHANNELS_LAST:
+            raise ConfigError(
+                f"channels_last needs a width of at least {NARROWEST_CHANNELS_LAST}, got "
+                f"{self.width}: widen the network, or leave channels_last off"
             )
         if self.seed < 0:
             raise ConfigError(f"seed must not be negative, got {self.seed}")

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sphere_replay.errors import DataError
 from sphere_replay.extras import require
-from sphere_replay.usage import DataError
 from sphere_replay.vision.specs import DatasetSpec
 
 _CHUNK = 256

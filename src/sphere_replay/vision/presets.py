@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.hosts import HOSTS
-from sphere_replay.usage import unknown
-from sphere_replay.vision.config import ConfigError, VisionConfig
+from sphere_replay.vision.config import VisionConfig
 
 Settings = dict[str, Any]
 

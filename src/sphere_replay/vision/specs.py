@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from sphere_replay.usage import DataError, unknown
+from sphere_replay.errors import DataError, unknown
 
 
 @dataclass(frozen=True)

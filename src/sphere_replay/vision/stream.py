@@ -14,7 +14,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 from sphere_replay.vision.cache import fingerprint
 from sphere_replay.vision.datasets import ImageData, dataset_spec
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind, corrupt
@@ -136,12 +136,12 @@ def build_stream(
     split_by = SplitBy(split_by)
     order = torch.arange(classes)
     if shuffle_classes:
-        order = torch.randperm(classes, generator=stream(seed, "class order"))
+        order = torch.randperm(classes, generator=generator_for(seed, "class order"))
     noisy = corrupt(
         data.train_labels,
         noise,
         classes,
-        stream(seed, "corruption"),
+        generator_for(seed, "corruption"),
         noise_kind,
         LOOKALIKES.get(data.name),
     )
@@ -150,7 +150,7 @@ def build_stream(
     task_size = classes // count
     train_task = (labels if split_by is SplitBy.NOISY else clean) // task_size
     # One shuffle of everything, of which each task takes its own: a uniform order in every task.
-    shuffled = torch.randperm(len(labels), generator=stream(seed, "stream order"))
+    shuffled = torch.randperm(len(labels), generator=generator_for(seed, "stream order"))
     train_indices = [shuffled[train_task[shuffled] == task] for task in range(count)]
     lengths = _shortened([len(indices) for indices in train_indices], limit)
     return ClassStream(

@@ -18,8 +18,8 @@ from sphere_replay.coding.problems import (
     read_problems,
 )
 from sphere_replay.coding.problems.rows import kodcode_problem, leetcode_problem, mbpp_problem
+from sphere_replay.errors import DataError
 from sphere_replay.sandbox import Sandbox
-from sphere_replay.usage import DataError
 
 GOOD = "def f(x):\n    return x\n"
 TESTS = "from solution import f\n" + "".join(

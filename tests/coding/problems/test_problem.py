@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sphere_replay.coding.problems import Problem, digest, read_problems, write_problems
-from sphere_replay.usage import DataError
+from sphere_replay.errors import DataError
 
 PROBLEM = Problem("p/1", "first", "Add é.", "def f(): pass\n", "", ("test_a", "test_b", "test_c"))
 

@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from sphere_replay.usage import UsageError
+from sphere_replay.errors import UsageError
 
 SUMMARY = "set saved results side by side"
 

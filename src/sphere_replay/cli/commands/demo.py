@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sphere_replay.usage import UsageError
+from sphere_replay.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from sphere_replay.cli.options import add_small_option, table_named
-from sphere_replay.usage import UsageError, unknown
+from sphere_replay.errors import UsageError, unknown
 
 SUMMARY = "draw accuracy, forgetting, noisy lift and rewards of a table's runs"
 

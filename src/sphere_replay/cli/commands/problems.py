@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sphere_replay.cli.options import add_output_options
-from sphere_replay.usage import DataError, UsageError
+from sphere_replay.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from sphere_replay.coding.problems import Drop, Prepared, Settings

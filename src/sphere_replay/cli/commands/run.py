@@ -20,7 +20,7 @@ from sphere_replay.cli.options import (
     add_seed_option,
     config_from,
 )
-from sphere_replay.usage import UsageError
+from sphere_replay.errors import UsageError
 
 SUMMARY = "run one learner on one stream (resumes by itself)"
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run, with a progress bar unless asked otherwise."""
     from sphere_replay.cli.progress import step_progress
-    from sphere_replay.hosts import DivergenceError
+    from sphere_replay.errors import DataError, DivergenceError
     from sphere_replay.runs.checkpoint import CheckpointError
     from sphere_replay.runs.folder import (
         ConfigMismatchError,
@@ -52,7 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
         FolderBusyError,
     )
     from sphere_replay.runs.launch import run_config, run_folder
-    from sphere_replay.usage import DataError
 
     config = config_from(arguments, seed=arguments.seed)
     if arguments.checkpoint_every < 1:

@@ -14,8 +14,8 @@ from dataclasses import Field, asdict, fields
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.errors import UsageError, unknown
 from sphere_replay.sandbox.limits import Limits, Verdict
-from sphere_replay.usage import UsageError, unknown
 
 SUMMARY = "run untrusted programs against tests, or prove that they are confined"
 

@@ -18,8 +18,7 @@ from sphere_replay.cli.options import (
     add_run_options,
     config_from,
 )
-from sphere_replay.config import ConfigError
-from sphere_replay.usage import UsageError
+from sphere_replay.errors import ConfigError, UsageError
 
 SUMMARY = "search allocation settings on development seeds"
 

@@ -20,7 +20,7 @@ from sphere_replay.cli.options import (
     parse_settings,
     table_named,
 )
-from sphere_replay.usage import UsageError, unknown
+from sphere_replay.errors import UsageError, unknown
 
 SUMMARY = "run all methods, columns and seeds of a table"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sphere_replay.cli.options import add_small_option, table_named
-from sphere_replay.usage import UsageError
+from sphere_replay.errors import UsageError
 
 if TYPE_CHECKING:
     from sphere_replay.reports.render import Costs

@@ -14,7 +14,7 @@ from itertools import product
 
 import torch
 
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 
 from .micro_wrong import evaluate, expression_of, near_misses, program_of
 from .problem import SPLIT_SIZES, Problem
@@ -180,7 +180,7 @@ def _made(stage: str, name: str, setting: tuple[str, ...]) -> Problem:
 
 def _cases(identity: str, form: Form, expression: str) -> list[tuple[object, object]]:
     """Inputs and answers of a problem's tests; never all with the same answer."""
-    generator = stream(0, f"tests of {identity}")
+    generator = generator_for(0, f"tests of {identity}")
     for _ in range(1000):
         inputs: list[object] = []
         while len(inputs) < _NODES:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 from sphere_replay.sandbox import Sandbox
 
 from .duplicates import Embedding, hashed_ngrams, near_duplicates
@@ -121,7 +121,7 @@ def _examine_all(
     ids: set[str] = set()
     for stage in dict.fromkeys(problem.stage for problem in candidates):
         pool = [problem for problem in candidates if problem.stage == stage]
-        generator = stream(settings.seed, f"problem order, {stage}")
+        generator = generator_for(settings.seed, f"problem order, {stage}")
         order = torch.randperm(len(pool), generator=generator).tolist()
         good = 0
         for start in range(0, len(pool), _BATCH):

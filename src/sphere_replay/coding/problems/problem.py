@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from sphere_replay.errors import DataError
 from sphere_replay.storage.files import write_atomically
-from sphere_replay.usage import DataError
 
 SPLIT_SIZES: dict[str, int] = {"train": 120, "evaluation": 100, "fit": 40, "probe": 40}
 """Problems per stage as in the paper; `fit` and `probe` are the two development splits."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.errors import DataError, unknown
 from sphere_replay.extras import require
-from sphere_replay.usage import DataError, unknown
 
 from .micro import micro_family
 from .prepare import Drop, Settings

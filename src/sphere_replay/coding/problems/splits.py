@@ -6,7 +6,7 @@ from itertools import islice
 
 import torch
 
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 
 from .problem import SPLIT_SIZES, Problem
 
@@ -42,7 +42,7 @@ def split_problems(
     chosen, beyond = [], []
     for stage in dict.fromkeys(problem.stage for problem in problems):
         pool = sorted((p for p in problems if p.stage == stage), key=lambda p: p.id)
-        order = torch.randperm(len(pool), generator=stream(seed, f"problem splits, {stage}"))
+        order = torch.randperm(len(pool), generator=generator_for(seed, f"problem splits, {stage}"))
         drawn = iter([pool[place] for place in order.tolist()])
         for name, size in split_sizes(len(pool), sizes).items():
             chosen += [replace(problem, split=name) for problem in islice(drawn, size)]

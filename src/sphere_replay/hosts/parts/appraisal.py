@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sphere_replay.hosts.host import DivergenceError
+from sphere_replay.errors import DivergenceError
 from sphere_replay.scoring import FoldedForward, Forward, cross_entropy_per_example
 from sphere_replay.scoring.folding import can_fold
 

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 
 from sphere_replay.allocation import Sphere
+from sphere_replay.errors import unknown
 from sphere_replay.language.replay import DEFAULT_BUDGET
 from sphere_replay.replay import SELECTIONS
-from sphere_replay.usage import unknown
 from sphere_replay.validation import check_fraction, check_positive
 
 

@@ -17,7 +17,7 @@ from sphere_replay.language import (
     row_length,
     rows_of,
 )
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 
 
 class ReplaySession:
@@ -40,8 +40,8 @@ class ReplaySession:
             pad_token_id = getattr(getattr(model, "config", None), "pad_token_id", None) or 0
         self.arguments = arguments
         self.language = LanguageReplay(
-            TokenMemory(arguments.capacity, generator=stream(arguments.seed, "admission")),
-            generator=stream(arguments.seed, "replay"),
+            TokenMemory(arguments.capacity, generator=generator_for(arguments.seed, "admission")),
+            generator=generator_for(arguments.seed, "replay"),
             pad_token_id=pad_token_id,
             encoder_decoder=is_encoder_decoder(model),
             select=arguments.select,

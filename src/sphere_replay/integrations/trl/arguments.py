@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from sphere_replay.errors import unknown
 from sphere_replay.replay import SELECTIONS
-from sphere_replay.usage import unknown
 from sphere_replay.validation import check_fraction, check_positive
 
 NO_REPLAY = "none"

@@ -4,9 +4,9 @@ from typing import Any
 
 from trl.data_utils import is_conversational
 
+from sphere_replay.errors import DataError
 from sphere_replay.integrations.transformers.callback import check_trainer
 from sphere_replay.integrations.trl.problems import PROMPT, Problems
-from sphere_replay.usage import DataError
 
 
 def check_settings(trainer: Any) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sphere_replay.errors import DataError
 from sphere_replay.integrations.trl.problems import PROMPT, Problems
 from sphere_replay.language import Ranks, token_batches
 from sphere_replay.scoring.restoring import modules_restored, random_state_restored
-from sphere_replay.usage import DataError
 
 _BUDGET = 8192
 """Padded tokens in a batch."""

@@ -9,7 +9,7 @@ from sphere_replay.allocation.sampling import Scheme, draw
 from sphere_replay.memory.admission import Offer
 from sphere_replay.memory.reservoir import Reservoir
 from sphere_replay.memory.state import check_keys
-from sphere_replay.randomness import stream
+from sphere_replay.randomness import generator_for
 
 
 def admission_schedule(problems: int, capacity: int, seed: int) -> Tensor:
@@ -18,7 +18,7 @@ def admission_schedule(problems: int, capacity: int, seed: int) -> Tensor:
     A reservoir, decided before training from the seed alone: methods that share a seed remember
     the same problems.
     """
-    uniforms = torch.rand(problems, dtype=torch.float64, generator=stream(seed, "admission"))
+    uniforms = torch.rand(problems, dtype=torch.float64, generator=generator_for(seed, "admission"))
     offer = Offer({}, uniforms, count=problems, seen=0, filled=0, capacity=capacity)
     return Reservoir().place(offer)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sphere_replay.usage import DataError
+from sphere_replay.errors import DataError
 
 PROMPT = "prompt"
 _IMAGES = ("image", "images")

@@ -25,7 +25,7 @@ from sphere_replay.integrations.trl.problems import Problems
 from sphere_replay.language import LanguageState, Ranks
 from sphere_replay.memory.state import without_prefix
 from sphere_replay.numeric import as_probabilities
-from sphere_replay.randomness import globally_seeded, stream
+from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.replay import SphereSelection, Weighting, selection_named
 from sphere_replay.replay.selections import increment_quantiles
 from sphere_replay.scoring import Scores
@@ -70,7 +70,7 @@ class GroupReplay:
         self._noted: dict[str, list[float]] = defaultdict(list)
         self._warned = False
         self._generators = {
-            purpose: stream(arguments.seed, purpose)
+            purpose: generator_for(arguments.seed, purpose)
             for purpose in ("candidates", "programs", "replay")
         }
         self._recipe: Sphere | None = None
@@ -258,7 +258,7 @@ class GroupReplay:
         Processes work on different groups, so each has numbers of its own.
         """
         seed = int(torch.randint(2**62, (), generator=self._generators["programs"]))
-        own = stream(seed, f"process {self._ranks.rank}")
+        own = generator_for(seed, f"process {self._ranks.rank}")
         with globally_seeded(own, self._trainer.accelerator.device):
             yield
 

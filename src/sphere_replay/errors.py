@@ -1,15 +1,31 @@
-"""Errors of usage: bad input from a person, answered in a sentence."""
+"""Errors that are the user's to fix, answered in a sentence that says what to do."""
 
 import difflib
 from collections.abc import Iterable
 
 
-class UsageError(Exception):
-    """Bad input from the command line; its message says what to do."""
+class UserError(Exception):
+    """Base of every error whose message is for the user; commands print it without a traceback."""
+
+    exit_code = 2
 
 
-class DataError(ValueError):
-    """Data that cannot be had or read as asked; the message says what to do."""
+class UsageError(UserError):
+    """Bad input from the command line."""
+
+
+class ConfigError(UserError, ValueError):
+    """A configuration that cannot run; the message says which value and what to do."""
+
+
+class DataError(UserError, ValueError):
+    """Data that cannot be had or read as asked."""
+
+
+class DivergenceError(UserError, RuntimeError):
+    """A loss stopped being a number."""
+
+    exit_code = 1
 
 
 class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for it
