@@ -159,9 +159,9 @@ def test_channels_last_reaches_every_map() -> None:
     assert not any(output.is_contiguous() for output in seen if output.shape[-1] > 1)
 
 
-@pytest.mark.parametrize(("select", "steps"), [("uniform", 4), ("sphere", 2)])
+@pytest.mark.parametrize(("select", "steps"), [("uniform", 2), ("sphere", 2)])
 def test_channels_last_changes_nothing_but_the_rounding(select: str, steps: int) -> None:
-    # Few steps with scores: later a weight that moved in its last digit may change a draw.
+    # Few steps: later a weight that moved in its last digit may change a draw.
     # An activation beside zero may fall on either side of it, so single weights tell nothing.
     jobs = [run(config("er", select, channels_last=on, lr=0.01), steps) for on in (True, False)]
     last, plain = (flat(job.state_dict()["host"]["network"]) for job in jobs)
