@@ -8,8 +8,8 @@ indices = allocation.draw(32, replacement=False, generator=generator)
 
 from sphere_replay.allocation import Allocation, Control, Sphere, allocate
 from sphere_replay.memory import Memory
-from sphere_replay.replay import SphereReplay
+from sphere_replay.replay import Replay
 
 __version__ = "0.1.0"
 
-__all__ = ["Allocation", "Control", "Memory", "Sphere", "SphereReplay", "__version__", "allocate"]
+__all__ = ["Allocation", "Control", "Memory", "Replay", "Sphere", "__version__", "allocate"]

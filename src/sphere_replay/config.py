@@ -17,6 +17,7 @@ _KINDS: dict[str, tuple[Any, bool]] = {
     "float": ((float, int), False),
     "bool": (bool, False),
     "int | None": (int, True),
+    "float | None": ((float, int), True),
     "dict[str, float]": (dict, False),
 }
 """What the fields' annotations mean, and whether None is a value."""
@@ -41,7 +42,7 @@ class FlatConfig:
         for entry in fields(self):
             value = getattr(self, entry.name)
             match _spelled(entry.type):
-                case "float":
+                case "float" | "float | None" if value is not None:
                     object.__setattr__(self, entry.name, _finite(entry.name, value))
                 case "dict[str, float]":
                     if not all(isinstance(number, int | float) for number in value.values()):

@@ -165,7 +165,7 @@ def test_increments_are_those_of_the_past_heads() -> None:
             logits = network(host.parts.views.prepare(images))
         return F.cross_entropy(logits[:, :4], labels, reduction="none")
 
-    found = host._score(torch.arange(len(labels))).increments
+    found = host.score(torch.arange(len(labels))).increments
     torch.testing.assert_close(found, losses(host.parts.virtual_lr) - losses(0.0))
 
 

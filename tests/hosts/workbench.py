@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sphere_replay.allocation import Sphere
 from sphere_replay.hosts import Batch, Host, HostParts
 from sphere_replay.memory import Memory
-from sphere_replay.replay import Draw, Replay, Selection, selection_named
+from sphere_replay.replay import Draw, Engine, Selection, selection_named
 from sphere_replay.scoring import Scores
 
 CLASSES = 6
@@ -58,8 +58,8 @@ class Shaken:
         return self.augment(images, generator).flip(-1)
 
 
-class Listening(Replay):
-    """A controller that remembers its draws, and the gradients that were there when it scored."""
+class Listening(Engine):
+    """An engine that remembers its draws, and the gradients that were there when it scored."""
 
     network: nn.Module
 

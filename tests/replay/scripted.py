@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sphere_replay.memory import Memory, Offer
 from sphere_replay.replay import (
-    Replay,
+    Engine,
     Weighting,
 )
 from sphere_replay.scoring import Scores
@@ -77,6 +77,8 @@ class Given:
 
     mass: float = 1.0
     needs_scores = True
+    needs_features = False
+    every = 1
     told: list[float | None] = field(default_factory=list)
 
     def weigh(
@@ -90,7 +92,7 @@ def no_scores(slots: Tensor) -> Scores:
     raise AssertionError("the scorer must not be called")
 
 
-def frequencies(replay: Replay, scorer: Scorer, size: int) -> Tensor:
+def frequencies(replay: Engine, scorer: Scorer, size: int) -> Tensor:
     """How often each slot is drawn, from one large draw with replacement."""
     assert replay.replacement
     return replay.draw(MANY, scorer).indices.bincount(minlength=size) / MANY
@@ -106,7 +108,7 @@ def assert_drawn_by(weights: list[float], observed: Tensor) -> None:
 # When it scores.
 
 
-def scorings(replay: Replay, scorer: Scorer, draws: int) -> list[int]:
+def scorings(replay: Engine, scorer: Scorer, draws: int) -> list[int]:
     """Which of the next draws scored."""
     result = []
     for number in range(draws):

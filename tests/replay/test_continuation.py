@@ -14,7 +14,7 @@ from replay.scripted import (
 from sphere_replay import Sphere
 from sphere_replay.memory import Memory
 from sphere_replay.replay import (
-    Replay,
+    Engine,
     SphereSelection,
 )
 from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
@@ -27,7 +27,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def history(replay: Replay, memory: Memory, steps: range) -> list[Any]:
+def history(replay: Engine, memory: Memory, steps: range) -> list[Any]:
     """Draws of some steps, with a memory that changes in between."""
     table = torch.sin(torch.arange(64.0)) + 0.2
     result = []
@@ -42,11 +42,11 @@ def history(replay: Replay, memory: Memory, steps: range) -> list[Any]:
     return result
 
 
-def fresh(seed: int, options: Mapping[str, Any]) -> tuple[Replay, Memory]:
+def fresh(seed: int, options: Mapping[str, Any]) -> tuple[Engine, Memory]:
     memory = Memory(12, generator=generator(1))
     memory.add(x=torch.arange(9))
     selection = SphereSelection(Sphere.vision(2, 4))
-    return Replay(memory, selection, generator=generator(seed), **options), memory
+    return Engine(memory, selection, generator=generator(seed), **options), memory
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -57,7 +57,7 @@ def test_equal_seeds_draw_alike_and_others_differ(options: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_saved_controller_continues_bit_for_bit_from_any_step(options: dict[str, Any]) -> None:
+def test_a_saved_engine_continues_bit_for_bit_from_any_step(options: dict[str, Any]) -> None:
     whole = history(*fresh(3, options), range(12))
     for stop in range(13):
         replay, memory = fresh(3, options)
@@ -67,12 +67,12 @@ def test_a_saved_controller_continues_bit_for_bit_from_any_step(options: dict[st
         state = unflatten(from_bytes(to_bytes(tensors)), json.loads(json.dumps(skeleton)))
         # A generator in another place: everything must come from the state.
         replay, memory = fresh(99, options)
-        replay.load_state_dict(state["replay"])
         memory.load_state_dict(state["memory"])
+        replay.load_state_dict(state["replay"])
         assert history(replay, memory, range(stop, 12)) == whole[stop:]
 
 
-def test_a_snapshot_does_not_change_when_the_controller_goes_on() -> None:
+def test_a_snapshot_does_not_change_when_the_engine_goes_on() -> None:
     replay, memory = fresh(3, {"every": 3, "pool": 5})
     history(replay, memory, range(4))
     state, saved = replay.state_dict(), memory.state_dict()

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from sphere_replay.config import FlatConfig, one_of
 from sphere_replay.errors import ConfigError
-from sphere_replay.replay import SELECTIONS
+from sphere_replay.replay import ReplaySettings
 
 __all__ = ["HOSTS", "MICRO", "SPLITS", "CodingConfig"]
 
@@ -17,8 +17,8 @@ SPLITS = {"evaluation": ("train", "evaluation"), "development": ("fit", "probe")
 """What is trained and evaluated on, by the value of `evaluate_on`."""
 
 
-@dataclass(frozen=True)
-class CodingConfig(FlatConfig):
+@dataclass(frozen=True, kw_only=True)
+class CodingConfig(ReplaySettings, FlatConfig):
     """A resolved run: nothing is decided anywhere else. The defaults are the paper's."""
 
     DOMAIN: ClassVar[str] = "coding"
@@ -28,7 +28,6 @@ class CodingConfig(FlatConfig):
     problems: str
     """`micro`, or the name of a prepared file."""
     host: str
-    select: str
     seed: int
     stages: str = ""
     """Names of stages separated by commas, in the order they are learned; empty: all."""
@@ -59,17 +58,17 @@ class CodingConfig(FlatConfig):
     epsilon: float = 0.2
     """How far a probability ratio may move before it is clipped."""
     capacity: int = 480
-    candidates: int = 48
-    """Remembered problems that are sampled anew in an update."""
+    """Problems the memory holds."""
+    pool: int | None = 48
+    """Remembered problems that are sampled anew in an update; None: all."""
     replay_batch: int = 8
     """Groups replayed in an update."""
     favor: float = 4.0
     """How many times as likely a problem with a mixed latest group is to be a candidate."""
     strength: float = 1.0
     """λ, the factor of the replay loss."""
-    virtual_lr: float = 1e-4
-    """Learning rate of the virtual AdamW step."""
-    alpha: float = 0.5
+    virtual_lr: float | None = 1e-4
+    """Learning rate of the virtual AdamW step; None: that of the update."""
     wall: float = 10.0
     """Seconds until a program is cut off."""
     workers: int = 1
@@ -90,26 +89,24 @@ class CodingConfig(FlatConfig):
             if not getattr(self, name):
                 raise ConfigError(f"{name} takes a name, got ''")
         one_of("host", self.host, HOSTS)
-        one_of("selection", self.select, SELECTIONS)
         one_of("evaluate_on", self.evaluate_on, SPLITS)
         one_of("sampler", self.sampler, ("transformers", "vllm"))
         one_of("device", self.device, ("cpu", "cuda"))
         self.check_positive(
             *("train", "evaluation", "passes", "batch", "max_prompt", "max_completion"),
-            *("temperature", "lora_alpha", "lr", "clip", "epsilon", "capacity", "candidates"),
-            *("replay_batch", "virtual_lr", "wall", "workers", "micro_batch", "threads"),
+            *("temperature", "lora_alpha", "lr", "clip", "epsilon"),
+            *("wall", "workers", "micro_batch", "threads"),
         )
         self.check_least(
             seed=0, generations=2, rank=0, strength=0, favor=1, weight_decay=0, warm_up=0
         )
-        if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"alpha must lie in [0, 1], got {self.alpha}")
+        self.check_replay(distinct=False)
         if self.host == "none" and self.select != "uniform":
             raise ConfigError("none replays nothing: leave --select at uniform")
-        if self.candidates > self.capacity:
+        if self.pool is not None and self.pool > self.capacity:
             raise ConfigError(
-                f"{self.candidates} distinct candidates cannot come from a memory of "
-                f"{self.capacity} problems: raise capacity or lower candidates"
+                f"a pool of {self.pool} distinct problems cannot come from a memory of "
+                f"{self.capacity}: raise capacity or lower pool"
             )
         if self.batch * self.generations % self.micro_batch:
             raise ConfigError(

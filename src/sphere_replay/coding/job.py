@@ -124,7 +124,7 @@ class CodingJob:
     def results(self) -> dict[str, Any]:
         """Deterministic results: accuracies, rewards, what was replayed, costs."""
         tally, replay = self._tally, self._replay_state()
-        costs = replay["values"]["costs"]
+        costs = replay["costs"]
         return {
             "task_ends": [step + 1 for step in range(len(self)) if self._ends_stage(step)],
             "accuracy": {
@@ -216,9 +216,9 @@ class CodingJob:
         assert self._trainer is not None
         durations = self._durations(self._trainer, seconds)
         stage = self._updates[step][0]
-        self._tally.count(self._reward.taken(), stage, self._judge)
+        self._tally.count(self._trainer.taken(), stage, self._judge)
         replay = self._trainer.replay
-        metrics = {name.removeprefix("replay/"): value for name, value in replay.metrics().items()}
+        metrics = replay.metrics()
         self._tally.add(metrics)
         record: dict[str, Any] = {
             "step": step,

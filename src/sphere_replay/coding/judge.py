@@ -48,7 +48,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A program of the stream and its reward."""
+    """A program and its reward."""
 
     problem: Problem
     program: str
@@ -56,7 +56,7 @@ class Sampled:
 
 
 class VisibleReward:
-    """TRL's reward function: 1 for passing the visible node. It remembers the stream's programs.
+    """TRL's reward function: 1 for passing the visible node. It keeps what it has judged.
 
     Args:
         judge: Runs the programs.
@@ -71,8 +71,6 @@ class VisibleReward:
         self._sampled: list[Sampled] = []
         self.seconds = 0.0
         """Spent on running programs so far."""
-        self.remembers: Callable[[], bool] = lambda: True
-        """Whether the programs at hand are the stream's; replay has candidates judged as well."""
 
     def __call__(self, *, completions: Sequence[Any], id: Sequence[str], **_: Any) -> list[float]:
         """Rewards of completions of the problems with these ids."""
@@ -81,11 +79,10 @@ class VisibleReward:
         start = time.perf_counter()
         rewards = self._judge.rewards(list(zip(problems, programs, strict=True)))
         self.seconds += time.perf_counter() - start
-        if self.remembers():
-            self._sampled += map(Sampled, problems, programs, rewards)
+        self._sampled += map(Sampled, problems, programs, rewards)
         return [float(reward) for reward in rewards]
 
     def taken(self) -> list[Sampled]:
-        """The stream's programs since the last call."""
+        """The programs judged since the last call."""
         sampled, self._sampled = self._sampled, []
         return sampled

@@ -14,7 +14,7 @@ from transformers import PrinterCallback
 from trl.trainer.grpo_config import GRPOConfig
 
 from sphere_replay.coding.config import CodingConfig
-from sphere_replay.coding.judge import VisibleReward
+from sphere_replay.coding.judge import Sampled, VisibleReward
 from sphere_replay.coding.models import prompt_of
 from sphere_replay.coding.problems import Problem
 from sphere_replay.extras import require
@@ -28,17 +28,27 @@ class CodingTrainer(SphereGRPOTrainer):
 
     Args:
         *args: As for `SphereGRPOTrainer`.
+        reward: Judges programs.
         first_update: Updates before it are left out; what they led to is loaded elsewhere.
         random_seed: Seed of the stream's programs.
         **options: As for `SphereGRPOTrainer`.
     """
 
-    def __init__(self, *args: Any, first_update: int, random_seed: int, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        reward: VisibleReward,
+        first_update: int,
+        random_seed: int,
+        **options: Any,
+    ) -> None:
+        self._reward = reward
+        self._sampled: list[Sampled] = []
         self._first = first_update
         self._random_seed = random_seed
         self.sampling_seconds = 0.0
         """Spent on programs so far, the stream's and the candidates', rewards included."""
-        super().__init__(*args, **options)
+        super().__init__(*args, reward_funcs=reward, **options)
 
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None
@@ -56,7 +66,15 @@ class CodingTrainer(SphereGRPOTrainer):
         start = time.perf_counter()
         output = super()._generate_and_score_completions(inputs)
         self.sampling_seconds += time.perf_counter() - start
+        judged = self._reward.taken()
+        if not self.replay.sampling:  # replay has candidates judged as well
+            self._sampled += judged
         return output
+
+    def taken(self) -> list[Sampled]:
+        """The stream's programs since the last call."""
+        sampled, self._sampled = self._sampled, []
+        return sampled
 
     def _get_train_sampler(self, dataset: Any = None) -> "_Rest":
         args: Any = self.args  # of TRL
@@ -136,8 +154,8 @@ def build_trainer(
     )
     replay = GroupReplayArguments(
         capacity=config.capacity,
-        candidates=config.candidates,
-        batch=config.replay_batch,
+        pool=config.pool,
+        replay_batch=config.replay_batch,
         select="none" if config.host == "none" else config.select,
         alpha=config.alpha,
         virtual_lr=config.virtual_lr,
@@ -149,7 +167,7 @@ def build_trainer(
     with globally_seeded(generator_for(config.seed, "initialization")):
         trainer = CodingTrainer(
             model=model,
-            reward_funcs=reward,
+            reward=reward,
             args=arguments,
             train_dataset=require("datasets", "coding").Dataset.from_list(rows),
             processing_class=tokenizer,
@@ -159,5 +177,4 @@ def build_trainer(
             random_seed=config.seed,
         )
     trainer.remove_callback(PrinterCallback)  # what a run has to say is in its log
-    reward.remembers = lambda: not trainer.replay.sampling
     return trainer

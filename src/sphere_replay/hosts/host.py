@@ -1,7 +1,7 @@
 """What every host shares: its parts, the bookkeeping of a step, and its state.
 
 A host learns from one stream batch at a time. What it is made of (network, memory, replay
-controller, views) is handed to it, so that two hosts differ in their losses and nothing else.
+engine, views) is handed to it, so that two hosts differ in their losses and nothing else.
 """
 
 import logging
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sphere_replay.errors import DivergenceError, unknown
 from sphere_replay.memory import Memory
-from sphere_replay.replay import Draw, Replay
+from sphere_replay.replay import Draw, Engine
 from sphere_replay.scoring import (
     FoldedForward,
     NonFiniteError,
@@ -86,13 +86,13 @@ class HostParts:
 
     network: nn.Module
     memory: Memory
-    replay: Replay
+    replay: Engine
     views: Views
     augmentation: torch.Generator
     num_classes: int
     lr: float
     replay_batch: int
-    virtual_lr: float
+    virtual_lr: float | None
     options: dict[str, float] = field(default_factory=dict)
     tasks: int = 1
     """Tasks of the stream, of `num_classes / tasks` classes each, in the order of their ids."""
@@ -200,7 +200,9 @@ class Host(ABC):
 
     def draw(self) -> Draw:
         """Memories to replay; scores them when due, reusing the stream gradient."""
-        return self.replay.draw(self.parts.replay_batch, self._score)
+        draw = self.replay.draw(self.parts.replay_batch, self.score)
+        self.spend_on_scoring(draw.cost)
+        return draw
 
     def redraw(self) -> Draw:
         """A second, independent draw for the same step."""
@@ -242,9 +244,13 @@ class Host(ABC):
         self.costs = Costs(**state["costs"])
         self.notes = dict(state["notes"])
 
-    def _score(self, slots: Tensor) -> Scores:
-        self.costs.forward += 2 * len(slots)
-        self.costs.scored += 2 * len(slots)
+    def spend_on_scoring(self, passes: int) -> None:
+        """Count examples passed forward only to judge memories."""
+        self.costs.forward += passes
+        self.costs.scored += passes
+
+    def score(self, slots: Tensor) -> Scores:
+        """How the losses of stored examples would change by the gradient at hand."""
         slots = slots.to(self.memory.device)
         try:
             return score(

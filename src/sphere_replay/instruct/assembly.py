@@ -53,15 +53,9 @@ def build_replay(config: InstructConfig, base: BaseModel) -> LanguageReplay:
     """An empty memory and the selection that draws from it."""
     return LanguageReplay(
         TokenMemory(config.capacity, generator=generator_for(config.seed, "admission")),
+        config,
         generator=generator_for(config.seed, "replay"),
+        recipe=Sphere.instruct(config.eps_s, config.eps_t, config.c_beta, alpha=config.alpha),
         pad_token_id=base.tokenizer.pad_token_id,
         encoder_decoder=base.is_encoder_decoder,
-        select=config.select,
-        recipe=Sphere.instruct(config.eps_s, config.eps_t, config.c_beta, alpha=config.alpha),
-        top=config.top,
-        every=config.every,
-        pool=config.pool,
-        unit_mass=config.unit_mass,
-        virtual_lr=config.virtual_lr,
-        token_budget=config.score_tokens,
     )

@@ -7,7 +7,7 @@ from sphere_replay.config import FlatConfig, one_of
 from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.instruct.stream import EvaluateOn
 from sphere_replay.instruct.tasks import ORDERS
-from sphere_replay.replay import SELECTIONS
+from sphere_replay.language import LanguageReplaySettings
 
 __all__ = ["HOSTS", "InstructConfig"]
 
@@ -15,9 +15,9 @@ HOSTS = ("none", "er")
 """Sequential tuning alone, or with replay."""
 
 
-@dataclass(frozen=True)
-class InstructConfig(FlatConfig):
-    """A resolved run: nothing is decided anywhere else."""
+@dataclass(frozen=True, kw_only=True)
+class InstructConfig(LanguageReplaySettings, FlatConfig):
+    """A resolved run: nothing is decided anywhere else. Replay has its settings from the base."""
 
     DOMAIN: ClassVar[str] = "instruct"
 
@@ -25,7 +25,6 @@ class InstructConfig(FlatConfig):
     """`tiny`, `smollm2`, a folder, or an id on the hub."""
     corpus: str
     host: str
-    select: str
     order: str
     """Number of one of the corpus' orders, or the names of tasks separated by commas."""
     seed: int
@@ -41,33 +40,20 @@ class InstructConfig(FlatConfig):
     lora_alpha: int = 32
     lora_dropout: float = 0.1
     capacity: int = 300
-    pool: int | None = 512
-    """Score this many memories, chosen anew at each rescoring; None scores all."""
-    every: int = 4
-    """Rescore, with a fresh pool, at every n-th replay."""
     batch: int = 16
-    replay_batch: int = 4
-    strength: float = 1.0
-    """λ, the factor of the replay loss."""
-    top: int = 16
-    """Increments that mir-top draws from."""
+    """Stream examples in an update."""
     lr: float = 1e-3
     beta2: float = 0.999
     """AdamW's decay of squared gradients."""
     clip: float = 1.0
     """Largest norm of the gradient of an update."""
     weight_decay: float = 0.0
-    virtual_lr: float = 1e-2
-    """Length of the virtual SGD step (η_v)."""
     eps_s: float = 0.2
     eps_t: float = 0.5
     c_beta: float = 1.0
-    alpha: float = 0.5
-    unit_mass: bool = True
-    """Replay at full strength whatever the mass s_w."""
     warm_up: int = 0
     """Steps of span denoising that a tiny model begins with."""
-    score_tokens: int = 4096
+    token_budget: int = 4096
     """Padded tokens that are scored, or read for an answer, at a time."""
     threads: int = 1
     """CPU threads; sums are split by them, so results depend on it in the last digits."""
@@ -78,47 +64,28 @@ class InstructConfig(FlatConfig):
             raise ConfigError("model takes tiny, smollm2, a folder or an id on the hub, got ''")
         one_of("corpus", self.corpus, ORDERS)
         one_of("host", self.host, HOSTS)
-        one_of("selection", self.select, SELECTIONS)
         one_of("evaluate_on", self.evaluate_on, [split.value for split in EvaluateOn])
         self.check_positive(
             "cap",
             "tests_per_task",
             "max_source",
             "lora_alpha",
-            "capacity",
-            "every",
             "batch",
-            "replay_batch",
-            "top",
             "lr",
             "clip",
             "eps_s",
             "eps_t",
             "c_beta",
-            "score_tokens",
             "threads",
         )
-        self.check_least(
-            seed=0, rank=0, pool=1, strength=0, weight_decay=0, virtual_lr=0, warm_up=0
-        )
-        for name in ("alpha", "beta2", "lora_dropout"):
+        self.check_least(seed=0, rank=0, weight_decay=0, warm_up=0)
+        for name in ("beta2", "lora_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         self._check_order()
         if self.host == "none" and self.select != "uniform":
             raise ConfigError("none replays nothing: leave --select at uniform")
-        if self.capacity < self.replay_batch:
-            raise ConfigError(
-                f"the memory holds {self.capacity} examples but each update replays "
-                f"{self.replay_batch} distinct ones: raise capacity or lower replay_batch"
-            )
-        top = self.top if self.select == "mir-top" else None
-        for name, least in (("pool", self.pool), ("top", top)):
-            if least is not None and least < self.replay_batch:
-                raise ConfigError(
-                    f"{name} leaves {least} candidates for {self.replay_batch} distinct "
-                    f"memories: raise {name} or lower replay_batch"
-                )
+        self.check_replay()
 
     def _check_order(self) -> None:
         orders = ORDERS[self.corpus]

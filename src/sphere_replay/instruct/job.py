@@ -152,7 +152,7 @@ class InstructJob:
             self._encoder,
             self.stream.tasks[task],
             self._prompts[task],
-            tokens=self.config.score_tokens,
+            tokens=self.config.token_budget,
         )
 
     def _mean_accuracy(self) -> float:
@@ -161,7 +161,7 @@ class InstructJob:
     def _count(self, done: Update, task: int) -> None:
         if not done.drawn_tasks:
             return
-        tally, weighting = self._tally, self._learner.replay.replay.weighting
+        tally, weighting = self._tally, self._learner.replay.engine.weighting
         tally.draws += 1
         tally.mass += 1.0 if weighting is None else weighting.mass
         if weighting is not None:

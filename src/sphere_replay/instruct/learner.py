@@ -67,13 +67,11 @@ class Learner:
             loss = features_and_losses(self.model, pad_rows(rows, self._pad))[1].mean()
             self._check(loss.item())
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            replayed, drawn = self._replay()
+            replayed, drawn = self._replay(rows, task)
         torch.nn.utils.clip_grad_norm_(self._trainable.values(), self._config.clip)
         self.optimizer.step()
         self.costs.forward += len(rows) + len(drawn)
         self.costs.backward += len(rows) + len(drawn)
-        if self._config.host != "none":
-            self.replay.admit(rows, [task] * len(rows))
         return Update(loss.item(), replayed, drawn)
 
     def state_dict(self) -> dict[str, Any]:
@@ -94,22 +92,21 @@ class Learner:
         self.replay.load_state_dict(state["replay"])
         self.costs = Costs(**state["costs"])
 
-    def _replay(self) -> tuple[float | None, tuple[int, ...]]:
+    def _replay(self, rows: Sequence[Row], task: int) -> tuple[float | None, tuple[int, ...]]:
         """Add the replay gradient; the replay loss, and the tasks of what was drawn."""
-        if len(self.replay.memory) == 0:
+        if self._config.host == "none":
             return None, ()
-        before = self.replay.replay.weighting
+        self.replay.keep_rows(rows, [task] * len(rows))
         try:
-            draw = self.replay.draw(self.model, self._config.replay_batch)
+            replayed = self.replay.step(self.model)
         except NonFiniteError as error:
             raise DivergenceError(str(error)) from error
-        weighting = self.replay.replay.weighting
-        if weighting is not None and weighting is not before:
-            self.costs.forward += 2 * len(weighting.weights)
-            self.costs.scored += 2 * len(weighting.weights)
-        loss = self.replay.add_gradient(self.model, draw, strength=self._config.strength)
-        self._check(loss)
-        return loss, tuple(draw["task"].tolist())
+        if replayed is None:
+            return None, ()
+        self.costs.forward += replayed.draw.cost
+        self.costs.scored += replayed.draw.cost
+        self._check(replayed.loss)
+        return replayed.loss, tuple(replayed.draw["task"].tolist())
 
     def _check(self, loss: float) -> None:
         if not math.isfinite(loss):

@@ -56,7 +56,7 @@ NOTES: Settings = {
 }
 """Settings that the paper does not give, whatever the preset."""
 
-_NOT_OF_THE_METHOD = ("host", "select", "order", "seed", "warm_up", "score_tokens", "threads")
+_NOT_OF_THE_METHOD = ("host", "select", "order", "seed", "warm_up", "token_budget", "threads")
 
 
 def resolve(

@@ -12,15 +12,17 @@ from sphere_replay.language.forward import (
 )
 from sphere_replay.language.memory import TokenMemory
 from sphere_replay.language.ranks import Ranks
-from sphere_replay.language.replay import LanguageReplay, LanguageState
+from sphere_replay.language.replay import LanguageReplay, check_length
 from sphere_replay.language.rows import Row, pad_rows, row_length, rows_of, target_count
+from sphere_replay.language.settings import LanguageReplaySettings
 
 __all__ = [
     "LanguageReplay",
-    "LanguageState",
+    "LanguageReplaySettings",
     "Ranks",
     "Row",
     "TokenMemory",
+    "check_length",
     "check_model",
     "features_and_losses",
     "is_encoder_decoder",

@@ -39,6 +39,15 @@ class Ranks:
         distributed.all_reduce(total)
         return total.to(values.device)
 
+    def spread(self, values: Tensor, places: Tensor | Sequence[int], size: int) -> Tensor:
+        """Rows of all processes in one tensor `[size, ...]`, known everywhere.
+
+        Each process has some `values` `[n, ...]` for `places` `[n]` of its own.
+        """
+        whole = values.new_zeros(size, *values.shape[1:])
+        whole[torch.as_tensor(places, dtype=torch.int64, device=values.device)] = values
+        return self.summed(whole)
+
     def add_gradients(self, model: nn.Module, backward: Callable[[], float]) -> float:
         """Add to `.grad` what `backward` adds on each process; returns the sum of its values."""
         if self.world == 1:

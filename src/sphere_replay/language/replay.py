@@ -1,96 +1,81 @@
-"""Replay of tokenized examples: what a training loop of a language model needs, in one object.
+"""Replay of tokenized examples: what the training of a language model needs, in one object.
 
-    loss.backward()                                       # the stream gradient g_c
-    if len(replay.memory):
-        replay.add_gradient(model, replay.draw(model, 4))     # rescores when due
-    replay.admit(rows)
+    replay.keep(batch)                # as often as batches are accumulated
+    loss.backward()                   # the stream gradient g_c
+    replay.step(model)                # adds the replay gradient, then admits what was kept
     optimizer.step()
 
 The same lines serve one process and several: each scores and replays its share.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, TypedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sphere_replay.allocation import Sphere
-from sphere_replay.language.batching import token_batches
 from sphere_replay.language.forward import features_and_losses
 from sphere_replay.language.memory import TASK, TokenMemory
 from sphere_replay.language.ranks import Ranks
-from sphere_replay.language.rows import Row, pad_rows, target_count
-from sphere_replay.memory.state import without_prefix
-from sphere_replay.replay import Draw, Replay, selection_named
-from sphere_replay.scoring import Scores, score_batches
+from sphere_replay.language.rows import Row, pad_rows, row_length, rows_of, target_count
+from sphere_replay.language.scoring import score_rows
+from sphere_replay.language.settings import LanguageReplaySettings
+from sphere_replay.replay import Draw
+from sphere_replay.scoring import Scores
 
-DEFAULT_BUDGET = 4096
-"""Padded tokens in a scored batch."""
+State = dict[str, Any]
 
 
-class LanguageState(TypedDict):
-    """What a checkpoint holds: named tensors, and values that JSON can spell."""
+@dataclass(frozen=True)
+class Replayed:
+    """What a step replayed, and its mean loss without strength and mass."""
 
-    tensors: dict[str, Tensor]
-    values: dict[str, Any]
+    draw: Draw
+    loss: float
 
 
 class LanguageReplay:
-    """A token memory, the selection that draws from it, and counters for logs.
+    """A token memory, the engine that draws from it, and the stream that waits to enter it.
 
-    The defaults are the paper's for instruction tuning.
+    Hand it from one training to the next, and the next one replays what the first has seen.
 
     Args:
         memory: What there is to replay.
+        settings: How.
+        recipe: Recipe of the selections built on SPHERE; `Sphere.instruct()` unless given.
         generator: The only source of candidates, draws and shuffles.
         pad_token_id: Fills rows up; what it is does not matter to models that honor the mask.
         encoder_decoder: Whether labels are a decoder's own, as `is_encoder_decoder(model)` tells.
-        select: Name of the selection, one of `replay.SELECTIONS`.
-        recipe: Recipe of the selections built on SPHERE; `Sphere.instruct()` unless given.
-        top: How many increments `mir-top` keeps.
-        every: Rescore at every n-th draw.
-        pool: Score and draw from this many memories; None for all.
-        unit_mass: The drawn mean loss counts fully, whatever the mass s_w.
-        virtual_lr: η_v, length of the virtual SGD step on the trainable parameters.
-        token_budget: Padded tokens in a scored batch.
+        longest: Tokens that the model can read, if it has a limit.
         ranks: The processes that share the work; those of torch.distributed unless given.
     """
 
     def __init__(
         self,
         memory: TokenMemory,
+        settings: LanguageReplaySettings,
         *,
         generator: torch.Generator,
+        recipe: Sphere | None = None,
         pad_token_id: int = 0,
         encoder_decoder: bool = False,
-        select: str = "sphere",
-        recipe: Sphere | None = None,
-        top: int = 16,
-        every: int = 4,
-        pool: int | None = 512,
-        unit_mass: bool = True,
-        virtual_lr: float = 1e-2,
-        token_budget: int = DEFAULT_BUDGET,
+        longest: int | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.memory = memory
-        self.encoder_decoder = encoder_decoder
-        self.virtual_lr = virtual_lr
-        self.replay = Replay(
-            memory.slots,
-            selection_named(select, recipe or Sphere.instruct(), top),
-            generator=generator,
-            every=every,
-            pool=pool,
-            unit_mass=unit_mass,
-        )
+        self.settings = settings
+        recipe = recipe or Sphere.instruct(alpha=settings.alpha)
+        self.engine = settings.engine(memory.slots, recipe, generator)
         self.task = 0
-        """The task of rows that are admitted without one."""
+        """The task of rows that are kept without one."""
         self._pad_token_id = pad_token_id
-        self.token_budget = token_budget
+        self._encoder_decoder = encoder_decoder
+        self._longest = longest
         self._ranks = ranks or Ranks.current()
+        self._window: list[list[Row]] = []
         self._replayed: Counter[int] = Counter()
         self._losses: list[float] = []
         self._skipped = 0
@@ -98,7 +83,55 @@ class LanguageReplay:
     def start_task(self, task: int | None = None) -> None:
         """The next draw rescores, and rows belong to this task; to the next one unless given."""
         self.task = self.task + 1 if task is None else task
-        self.replay.start_task()
+        self.engine.start_task()
+
+    def begin(self) -> None:
+        """A training starts: forget batches of one that was cut short."""
+        self._window = []
+        if len(self.memory):
+            self.start_task()
+
+    def keep(
+        self, batch: Mapping[str, object], tasks: Sequence[int] | Tensor | None = None
+    ) -> None:
+        """Note a padded stream batch; its rows are offered to the memory at the next step."""
+        self.keep_rows(rows_of(batch, encoder_decoder=self._encoder_decoder), tasks)
+
+    def keep_rows(self, rows: Sequence[Row], tasks: Sequence[int] | Tensor | None = None) -> None:
+        """Note rows of the stream, each with its task; the present one unless given."""
+        for row in rows:
+            check_length(row_length(row), self._longest)
+        numbers = [self.task] * len(rows) if tasks is None else torch.as_tensor(tasks).flatten()
+        if len(numbers) != len(rows):
+            raise ValueError(f"{len(rows)} rows need one task each, got {len(numbers)}")
+        pairs = zip(rows, numbers, strict=True)
+        self._window.append([{**row, TASK: torch.tensor([int(task)])} for row, task in pairs])
+
+    def step(
+        self, model: nn.Module, scaler: Any = None, *, unscaled: bool = False
+    ) -> Replayed | None:
+        """The window's gradient stands in `.grad`: add that of replay, then admit its rows.
+
+        Args:
+            model: The model, not its distributed wrapper.
+            scaler: The gradient scaler of half-precision training, if there is one. The virtual
+                step follows the gradient without its factor, the replay gradient gets it. A window
+                whose gradient overflowed is going to be skipped, so nothing is drawn.
+            unscaled: The factor has already been taken out of `.grad`.
+        """
+        scales = scaler is not None and scaler.is_enabled()
+        factor = float(scaler.get_scale()) if scales and not unscaled else 1.0
+        replayed = None
+        if len(self.memory) and not (scales and _overflowed(model)):
+            draw = self.draw(model, self.settings.replay_batch, grad_scale=factor)
+            strength = self.settings.strength
+            loss = self.add_gradient(model, draw, strength=strength, grad_scale=factor)
+            replayed = Replayed(draw, loss)
+        # Batch by batch: on several processes the stream then has the order it has on one.
+        for rows in self._window:
+            self._admit(rows)
+        self._window = []
+        return replayed
 
     def draw(self, model: nn.Module, count: int, *, grad_scale: float = 1.0) -> Draw:
         """`count` memories, rescored when due; the model is left as it was.
@@ -108,11 +141,22 @@ class LanguageReplay:
             count: How many; fewer if the memory holds fewer.
             grad_scale: The factor of a gradient scaler that is still in `.grad`.
         """
-        chosen = self.replay.draw(
-            count, lambda slots: self.score(model, slots, grad_scale=grad_scale)
-        )
+        chosen = self.engine.draw(count, lambda slots: self.score(model, slots, grad_scale))
         self._replayed.update(chosen[TASK].tolist())
         return chosen
+
+    def score(self, model: nn.Module, slots: Tensor, grad_scale: float = 1.0) -> Scores:
+        """Scores of the memories in the slots `[m]`."""
+        return score_rows(
+            model,
+            self.memory,
+            slots,
+            lr=self.settings.virtual_lr,
+            grad_scale=grad_scale,
+            pad_token_id=self._pad_token_id,
+            token_budget=self.settings.token_budget,
+            ranks=self._ranks,
+        )
 
     def loss(self, model: nn.Module, draw: Draw) -> Tensor | None:
         """Mean loss of what was drawn, times its scale; differentiable.
@@ -123,7 +167,8 @@ class LanguageReplay:
         mine = self._ranks.share(draw.indices)
         if len(mine) == 0:
             return None
-        batch = pad_rows(self.memory.rows(mine), self._pad_token_id, _device(model))
+        device = next(model.parameters()).device
+        batch = pad_rows(self.memory.rows(mine), self._pad_token_id, device)
         return features_and_losses(model, batch)[1].sum() * (draw.scale / len(draw))
 
     def add_gradient(
@@ -133,30 +178,17 @@ class LanguageReplay:
 
         Nothing divides it: neither the number of processes nor that of accumulated batches.
         """
-        value = self._ranks.add_gradients(
-            model, lambda: self._backward(model, draw, strength * grad_scale)
-        )
+
+        def backward() -> float:
+            loss = self.loss(model, draw)
+            if loss is None:
+                return 0.0
+            torch.autograd.backward(loss * (strength * grad_scale))
+            return float(loss.detach())
+
+        value = self._ranks.add_gradients(model, backward)
         self._losses.append(value)
         return value
-
-    def admit(self, rows: Sequence[Row], tasks: Sequence[int] | Tensor | None = None) -> None:
-        """Offer the rows of the stream batch; those of all processes, in the order of ranks.
-
-        Rows without a target token have no loss and are left out.
-        """
-        numbers = [self.task] * len(rows) if tasks is None else torch.as_tensor(tasks).tolist()
-        if len(numbers) != len(rows):
-            raise ValueError(f"{len(rows)} rows need one task each, got {len(numbers)}")
-        labeled = [
-            {**row, TASK: torch.tensor([number])} for row, number in zip(rows, numbers, strict=True)
-        ]
-        offered = self._ranks.gathered_rows(labeled)
-        kept = [row for row in offered if target_count(row, encoder_decoder=self.encoder_decoder)]
-        self._skipped += len(offered) - len(kept)
-        self.memory.add(
-            [{name: row[name] for name in row if name != TASK} for row in kept],
-            [int(row[TASK]) for row in kept],
-        )
 
     def metrics(self) -> dict[str, float]:
         """What a log should know, with counts since the last call.
@@ -165,12 +197,12 @@ class LanguageReplay:
         selection has to say; `loss`, the mean replay loss; `memory`, filled slots; `skipped`, rows
         without a target so far; `share/task_N`, the share of the replayed rows from task N.
         """
-        weighting, size = self.replay.weighting, float(len(self.memory))
+        weighting, size = self.engine.weighting, float(len(self.memory))
         values = {"memory": size, "skipped": float(self._skipped)}
         if weighting is not None:
             values |= {"mass": weighting.mass, "ess": weighting.effective_sample_size}
             values |= weighting.details
-        elif size and not self.replay.selection.needs_scores:
+        elif size and not self.engine.selection.needs_scores:
             values |= {"mass": 1.0, "ess": size}
         if self._losses:
             values["loss"] = sum(self._losses) / len(self._losses)
@@ -181,70 +213,49 @@ class LanguageReplay:
         self._replayed.clear()
         return values
 
-    def state_dict(self) -> LanguageState:
+    def state_dict(self) -> State:
         """Everything the next draw and the next log depend on, memory included."""
-        tensors = {f"memory.{key}": value for key, value in self.memory.state_dict().items()}
-        values: dict[str, Any] = {}
-        for key, value in self.replay.state_dict().items():
-            if isinstance(value, Tensor):
-                tensors[f"replay.{key}"] = value.detach().cpu().contiguous()
-            else:
-                values[key] = value
-        values["counters"] = {
+        return {
+            "memory": self.memory.state_dict(),
+            "engine": self.engine.state_dict(),
             "task": self.task,
-            "replayed": {str(task): count for task, count in self._replayed.items()},
+            "replayed": dict(self._replayed),
             "losses": list(self._losses),
             "skipped": self._skipped,
         }
-        return {"tensors": tensors, "values": values}
 
-    def load_state_dict(self, state: LanguageState) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        values = dict(state["values"])
-        counters = values.pop("counters")
-        self.memory.load_state_dict(without_prefix(state["tensors"], "memory."))
-        self.replay.load_state_dict(values | without_prefix(state["tensors"], "replay."))
-        self.task = counters["task"]
-        self._replayed = Counter({int(task): n for task, n in counters["replayed"].items()})
-        self._losses = list(counters["losses"])
-        self._skipped = counters["skipped"]
+        self.memory.load_state_dict(state["memory"])
+        self.engine.load_state_dict(state["engine"])
+        self.task = state["task"]
+        self._replayed = Counter(state["replayed"])
+        self._losses = list(state["losses"])
+        self._skipped = state["skipped"]
 
-    def score(self, model: nn.Module, slots: Tensor, *, grad_scale: float = 1.0) -> Scores:
-        """Scores of the memories in the slots `[m]`, each asked on one process."""
-        lengths = self.memory.lengths(slots)
-        # By length, so that processes have about as much to do and rows that fit together.
-        order = lengths.sort(descending=True, stable=True).indices
-        # A process for which nothing is left scores something: it must learn the features' width.
-        mine = self._ranks.share(order)
-        asked = mine if len(mine) else order[:1]
-        parts = token_batches(lengths[asked], self.token_budget)
-        device = _device(model)
-        batches = [
-            pad_rows(self.memory.rows(slots[asked[part]]), self._pad_token_id, device)
-            for part in parts
-        ]
-        own = score_batches(
-            model,
-            batches,
-            lambda batch: features_and_losses(model, batch),
-            lr=self.virtual_lr / grad_scale,
+    def _admit(self, rows: Sequence[Row]) -> None:
+        """Offer rows to the memory: those of all processes, in the order of ranks.
+
+        Rows without a target token have no loss and are left out.
+        """
+        offered = self._ranks.gathered_rows(rows)
+        kept = [row for row in offered if target_count(row, encoder_decoder=self._encoder_decoder)]
+        self._skipped += len(offered) - len(kept)
+        self.memory.add(
+            [{name: row[name] for name in row if name != TASK} for row in kept],
+            [int(row[TASK]) for row in kept],
         )
-        places = asked[torch.cat(parts)][: len(mine)].to(device)
-
-        def whole(values: Tensor) -> Tensor:
-            everywhere = values.new_zeros(len(slots), *values.shape[1:])
-            everywhere.index_copy_(0, places, values[: len(mine)])
-            return self._ranks.summed(everywhere)
-
-        return Scores(whole(own.increments), whole(own.losses), whole(own.features))
-
-    def _backward(self, model: nn.Module, draw: Draw, factor: float) -> float:
-        loss = self.loss(model, draw)
-        if loss is None:
-            return 0.0
-        (loss * factor).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return float(loss.detach())
 
 
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
+def check_length(length: int, longest: int | None) -> None:
+    """An example the model can read whole."""
+    if longest is not None and length > longest:
+        raise ValueError(
+            f"an example has {length} tokens but the model's limit is {longest} "
+            "(max_position_embeddings): truncate the training set, or leave such examples out"
+        )
+
+
+def _overflowed(model: nn.Module) -> bool:
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return not all(bool(gradient.isfinite().all()) for gradient in gradients)

@@ -1,6 +1,8 @@
 """Which memories are replayed, and at what strength."""
 
-from sphere_replay.replay.controller import Draw, Replay
+from sphere_replay.replay.engine import Draw, Engine, Scorer
+from sphere_replay.replay.loop import Replay
+from sphere_replay.replay.schedule import Schedule
 from sphere_replay.replay.selections import (
     SELECTIONS,
     LossProportional,
@@ -12,19 +14,25 @@ from sphere_replay.replay.selections import (
     Weighting,
     selection_named,
 )
-from sphere_replay.replay.sphere import SphereReplay
+from sphere_replay.replay.settings import ReplaySettings, ScheduledSettings
+from sphere_replay.replay.weighing import Weigher
 
 __all__ = [
     "SELECTIONS",
     "Draw",
+    "Engine",
     "LossProportional",
     "MirProportional",
     "MirTop",
     "Replay",
+    "ReplaySettings",
+    "Schedule",
+    "ScheduledSettings",
+    "Scorer",
     "Selection",
-    "SphereReplay",
     "SphereSelection",
     "Uniform",
+    "Weigher",
     "Weighting",
     "selection_named",
 ]

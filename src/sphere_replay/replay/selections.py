@@ -8,13 +8,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sphere_replay.allocation import Control, Sphere, allocate
+from sphere_replay.allocation import Allocation, Control, Sphere, allocate
 from sphere_replay.errors import unknown
 from sphere_replay.numeric import (
     accumulation_dtype,
     as_probabilities,
     effective_sample_size,
-    percentile,
 )
 from sphere_replay.scoring import Scores
 
@@ -28,6 +27,10 @@ class Weighting:
     running_scale: float | None = None
     details: Mapping[str, float] = field(default_factory=dict)
     """What a log should know about how the weights came about."""
+    cost: int = 0
+    """Examples passed forward to score the memories."""
+    allocation: Allocation | None = field(default=None, repr=False, compare=False)
+    """Where the weights come from, if from one; not part of any state."""
 
     @cached_property
     def effective_sample_size(self) -> float:
@@ -37,11 +40,21 @@ class Weighting:
 
 
 class Selection(Protocol):
-    """Decides how much each memory is replayed."""
+    """Decides how much each memory is replayed, and says what it has to know for that."""
 
     @property
     def needs_scores(self) -> bool:
         """Whether memories must be scored at all."""
+        ...
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether scores without features are of no use."""
+        ...
+
+    @property
+    def every(self) -> int:
+        """Draws between rescorings, unless somebody says otherwise."""
         ...
 
     def weigh(
@@ -56,6 +69,8 @@ class Uniform:
     """Experience replay: every memory alike."""
 
     needs_scores = False
+    needs_features = False
+    every = 1
 
     def weigh(
         self, scores: Scores, running_scale: float | None, generator: torch.Generator
@@ -69,6 +84,8 @@ class LossProportional:
     """p proportional to the current loss."""
 
     needs_scores = True
+    needs_features = False
+    every = 4
 
     def weigh(
         self, scores: Scores, running_scale: float | None, generator: torch.Generator
@@ -82,6 +99,8 @@ class MirProportional:
     """p proportional to the interference [δ]_+."""
 
     needs_scores = True
+    needs_features = False
+    every = 1
 
     def weigh(
         self, scores: Scores, running_scale: float | None, generator: torch.Generator
@@ -96,6 +115,8 @@ class MirTop:
 
     top: int = 16
     needs_scores = True
+    needs_features = False
+    every = 1
 
     def weigh(
         self, scores: Scores, running_scale: float | None, generator: torch.Generator
@@ -111,11 +132,15 @@ class SphereSelection:
 
     recipe: Sphere
     needs_scores = True
+    needs_features = True
+    every = 4
 
     def weigh(
         self, scores: Scores, running_scale: float | None, generator: torch.Generator
     ) -> Weighting:
         """w̄ of `allocate`."""
+        if scores.features is None:
+            raise ValueError("SPHERE asks the neighbours: score memories with their features")
         allocation = allocate(
             scores.increments,
             scores.features,
@@ -129,7 +154,13 @@ class SphereSelection:
             "eps_s": allocation.eps_s,
             "eps_t": allocation.eps_t,
         }
-        return Weighting(allocation.weights, allocation.mass, allocation.running_scale, details)
+        return Weighting(
+            allocation.weights,
+            allocation.mass,
+            allocation.running_scale,
+            details,
+            allocation=allocation,
+        )
 
 
 def _proportional(values: Tensor) -> Weighting:
@@ -159,11 +190,6 @@ SELECTIONS: dict[str, Callable[[Sphere, int], Selection]] = {
     "sphere-no-floor": _controlled(Control.NO_FLOOR),
 }
 """Names on the command line. A recipe serves those built on it, `top` those that rank."""
-
-
-def increment_quantiles(increments: Tensor) -> dict[str, float]:
-    """Low, middle and high increments `[m]`, for the log."""
-    return {f"increment_p{100 * q:g}": percentile(increments, q) for q in (0.05, 0.5, 0.95)}
 
 
 def selection_named(name: str, recipe: Sphere, top: int = MirTop.top) -> Selection:

@@ -25,6 +25,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """Logits `[n, C]` and targets `[n, ...]` to one loss per example `[n]`."""
 Batch = TypeVar("Batch")
 """Whatever a caller's `evaluate` takes."""
+Evaluated = tuple[Tensor | None, Tensor]
+"""Features `[n, d]`, where they are wanted, and losses `[n]` of a batch."""
 DEFAULT_CHUNK = 512
 """Examples at a time in eval mode unless the forward has a size of its own."""
 
@@ -37,8 +39,10 @@ class Scores:
     """δ `[m]`: loss after the virtual step minus loss before."""
     losses: Tensor
     """`[m]`: loss before the virtual step."""
-    features: Tensor
-    """h `[m, d]`: representation before the virtual step."""
+    features: Tensor | None = None
+    """h `[m, d]`: representation before the virtual step; None where nobody asked for it."""
+    passes: int = 2
+    """Forward passes that each example took."""
 
     def __len__(self) -> int:
         return len(self.losses)
@@ -62,10 +66,11 @@ def score(
     inputs: Tensor,
     targets: Tensor,
     *,
-    lr: float,
+    lr: float | None,
     loss: Loss = cross_entropy_per_example,
     forward: Forward | None = None,
     optimizer: torch.optim.Optimizer | None = None,
+    grad_scale: float = 1.0,
     mode: Literal["eval", "train"] = "eval",
     chunk: int | None = None,
     prepare: Callable[[Tensor], Tensor] | None = None,
@@ -81,12 +86,13 @@ def score(
         model: The model, with the stream gradient in its parameters' `.grad`.
         inputs: Stored inputs `[m, ...]`, ready for the model unless `prepare` makes them so.
         targets: Stored targets `[m, ...]`.
-        lr: Length of the virtual step.
+        lr: Length of the virtual step; None for the optimizer's own.
         loss: Per-example loss; cross entropy unless given.
         forward: How to get features and logits; `model.forward_features` unless given. A network
             that declares `conv_bn_pairs()` is run with its batch norms folded where that is exact:
             in eval mode, in single or double precision, outside autocast.
         optimizer: Takes the virtual step instead of plain SGD.
+        grad_scale: The factor of a gradient scaler that is still in the gradients.
         mode: Mode of the model in both forwards. `train` takes batch-norm statistics from the
             scored examples, as the first interference-based retrieval did; increments then depend
             on which examples share a chunk.
@@ -100,7 +106,7 @@ def score(
             the slot.
     """
     count = _checked_count(inputs, targets, mode, chunk)
-    step = Step(model, lr, optimizer)
+    step = Step(model, lr, optimizer, grad_scale)
     forward = forward or _own_forward(model, mode, step.device)
     refresh = forward.refresh if isinstance(forward, FoldedForward) else None
     if chunk is None and mode == "train":
@@ -125,28 +131,29 @@ def score(
 def score_batches(
     model: nn.Module,
     batches: Sequence[Batch],
-    evaluate: Callable[[Batch], tuple[Tensor, Tensor]],
+    evaluate: Callable[[Batch], Evaluated],
     *,
-    lr: float,
+    lr: float | None,
     optimizer: torch.optim.Optimizer | None = None,
+    grad_scale: float = 1.0,
     mode: Literal["eval", "train"] = "eval",
 ) -> Scores:
     """`score` for inputs that are no plain tensor, such as sentences of different lengths.
 
-    `evaluate` turns a batch into features `[n, d]` and losses `[n]`; it is called for every batch
-    before the virtual step and again after it, without gradients. Scores come in the order of the
-    batches.
+    `evaluate` turns a batch into features `[n, d]`, or None, and losses `[n]`; it is called for
+    every batch before the virtual step and again after it, without gradients. Scores come in the
+    order of the batches.
     """
     if len(batches) == 0:
         raise ValueError("there is nothing to score: pass at least one batch")
-    return _score(model, Step(model, lr, optimizer), batches, evaluate, mode)
+    return _score(model, Step(model, lr, optimizer, grad_scale), batches, evaluate, mode)
 
 
 def _score(
     model: nn.Module,
     step: Step,
     batches: Sequence[Batch],
-    evaluate: Callable[[Batch], tuple[Tensor, Tensor]],
+    evaluate: Callable[[Batch], Evaluated],
     mode: Literal["eval", "train"],
     refresh: Callable[[], None] | None = None,
 ) -> Scores:
@@ -164,22 +171,24 @@ def _score(
     if not _all_finite(increments, features):
         _check_losses(losses, "before", "the model and the stored input")
         _check_losses(after, "after", "the stream gradient, or take a smaller lr")
-        check_features(features)
+        if features is not None:
+            check_features(features)
     return Scores(increments, losses, features)
 
 
 def _pass(
     batches: Sequence[Batch],
-    evaluate: Callable[[Batch], tuple[Tensor, Tensor]],
+    evaluate: Callable[[Batch], Evaluated],
     refresh: Callable[[], None] | None,
-) -> tuple[Tensor, Tensor]:
+) -> Evaluated:
     """Features `[m, d]` and losses `[m]` of one forward over the batches, without gradients."""
     if refresh is not None:
         refresh()
     features, losses = zip(*map(evaluate, batches), strict=True)
     # Casts of autocast made without gradients must not serve a later training forward.
     forget_casts()
-    return _joined(features), _joined(losses)
+    found = [part for part in features if part is not None]
+    return _joined(found) if found else None, _joined(losses)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -237,6 +246,7 @@ def _check_losses(losses: Tensor, when: str, suspect: str) -> None:
     )
 
 
-def _all_finite(increments: Tensor, features: Tensor) -> bool:
+def _all_finite(increments: Tensor, features: Tensor | None) -> bool:
     """A finite sum proves it in one pass; a sum that is not finite may only have overflowed."""
-    return math.isfinite(increments.sum() + features.sum())
+    total = increments.sum()
+    return math.isfinite(total if features is None else total + features.sum())

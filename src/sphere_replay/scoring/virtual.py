@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sphere_replay.scoring.restoring import (
     forget_casts,
@@ -22,7 +22,7 @@ from sphere_replay.scoring.restoring import (
 
 @contextmanager
 def virtual_step(
-    model: nn.Module, lr: float, *, optimizer: torch.optim.Optimizer | None = None
+    model: nn.Module, lr: float | None, *, optimizer: torch.optim.Optimizer | None = None
 ) -> Iterator[None]:
     """Inside, `model` stands where one step along its gradients leads; afterward all is as before.
 
@@ -33,7 +33,8 @@ def virtual_step(
 
     Args:
         model: The model to move.
-        lr: Step length η. With an optimizer it takes the place of every group's learning rate.
+        lr: Step length η. With an optimizer it takes the place of every group's learning rate, and
+            None leaves those as they are.
         optimizer: None for θ - η g_c, without momentum or weight decay. An optimizer makes one
             `step()` of its own on a copy of its state, for example the AdamW update that training
             would make.
@@ -49,14 +50,22 @@ def virtual_step(
 class Step:
     """A virtual step that has been checked and can be taken; buffers and modes are not its concern.
 
+    `grad_scale` is the factor of a gradient scaler that is still in the gradients.
+
     Raises:
         RuntimeError: if there is no gradient to follow.
     """
 
     def __init__(
-        self, model: nn.Module, lr: float, optimizer: torch.optim.Optimizer | None = None
+        self,
+        model: nn.Module,
+        lr: float | None,
+        optimizer: torch.optim.Optimizer | None = None,
+        grad_scale: float = 1.0,
     ) -> None:
-        if not (lr >= 0 and math.isfinite(lr)):
+        if lr is None and optimizer is None:
+            raise ValueError("a virtual step needs a length: pass lr, or the optimizer to follow")
+        if lr is not None and not (lr >= 0 and math.isfinite(lr)):
             raise ValueError(f"lr must be finite and not negative, got {lr}")
         parameters = parameters_of(model)
         moving = _ready(parameters)
@@ -77,6 +86,7 @@ class Step:
             known = _identities(parameters)
             parameters += [p for p in held if id(p) not in known]
         self._lr = lr
+        self._grad_scale = grad_scale
         self._optimizer = optimizer
         self._parameters = parameters
         self._moving = moving
@@ -87,42 +97,38 @@ class Step:
     def taken(self) -> Iterator[None]:
         """Inside, the parameters have moved; afterward they, and the optimizer, are back."""
         gradients = self._gradients
+        length = -(self._lr or 0.0) / self._grad_scale
         # An optimizer steps on every parameter it holds that has a gradient, also on a frozen one
         # with a gradient left over: put all gradients aside and hand out those to follow.
         with gradients_aside(self._parameters):
             if self._optimizer is not None:
                 with optimizer_restored(self._optimizer), values_restored(self._moving):
                     with writing():
-                        _update(self._optimizer, self._lr, self._moving, gradients)
+                        self._update(self._optimizer)
                     forget_casts()
                     yield
             elif own_storage(self._parameters):
                 with writing():
-                    moved = torch._foreach_add(tuple(self._moving), gradients, alpha=-self._lr)
+                    moved = torch._foreach_add(tuple(self._moving), gradients, alpha=length)
                 with replaced(self._moving, moved):
                     yield
             else:
                 with values_restored(self._moving):
                     with writing():
-                        torch._foreach_add_(tuple(self._moving), gradients, alpha=-self._lr)
+                        torch._foreach_add_(tuple(self._moving), gradients, alpha=length)
                     forget_casts()
                     yield
 
-
-def _update(
-    optimizer: torch.optim.Optimizer,
-    lr: float,
-    parameters: Sequence[nn.Parameter],
-    gradients: Sequence[Tensor],
-) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        # A copy, because a step may unscale or clip gradients in place.
-        parameter.grad = gradient.clone()
-    optimizer.step()
-    for parameter in parameters:
-        parameter.grad = None
+    def _update(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._lr is not None:
+            for group in optimizer.param_groups:
+                group["lr"] = self._lr
+        for parameter, gradient in zip(self._moving, self._gradients, strict=True):
+            # A copy, because a step may unscale or clip gradients in place.
+            parameter.grad = gradient / self._grad_scale
+        optimizer.step()
+        for parameter in self._moving:
+            parameter.grad = None
 
 
 def _ready(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:

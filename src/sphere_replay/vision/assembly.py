@@ -6,7 +6,6 @@ from sphere_replay.allocation import Sphere
 from sphere_replay.hosts import HOSTS, Host, HostParts
 from sphere_replay.memory import ADMISSIONS, Memory
 from sphere_replay.randomness import generator_for
-from sphere_replay.replay import Replay, selection_named
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.models import Classifier, build_model
 from sphere_replay.vision.specs import dataset_spec
@@ -22,20 +21,11 @@ def build_host(config: VisionConfig) -> Host:
         device=config.device,
     )
     recipe = Sphere.vision(config.k_s, config.k_t, config.t_frac, alpha=config.alpha)
-    replay = Replay(
-        memory,
-        selection_named(config.select, recipe, top=config.replay_batch),
-        generator=generator_for(config.seed, "replay"),
-        every=config.every,
-        pool=config.pool,
-        replacement=config.replacement,
-        unit_mass=config.unit_mass,
-    )
     views = pipeline(config.dataset)
     parts = HostParts(
         network=_network(config),
         memory=memory,
-        replay=replay,
+        replay=config.engine(memory, recipe, generator_for(config.seed, "replay")),
         views=views if config.augment else views.without_augmentation(),
         augmentation=generator_for(config.seed, "augmentation"),
         num_classes=dataset_spec(config.dataset).num_classes,

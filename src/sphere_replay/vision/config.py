@@ -7,7 +7,7 @@ from sphere_replay.config import FlatConfig, one_of
 from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS
 from sphere_replay.memory import ADMISSIONS
-from sphere_replay.replay import SELECTIONS
+from sphere_replay.replay import ScheduledSettings
 from sphere_replay.vision.models import Head
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind
 from sphere_replay.vision.specs import dataset_spec
@@ -27,15 +27,14 @@ HARDWARE = ("device", "autocast", "channels_last")
 from their defaults: a run on a CPU is what it was before there was a choice."""
 
 
-@dataclass(frozen=True)
-class VisionConfig(FlatConfig):
-    """A resolved run: nothing is decided anywhere else."""
+@dataclass(frozen=True, kw_only=True)
+class VisionConfig(ScheduledSettings, FlatConfig):
+    """A resolved run: nothing is decided anywhere else. Replay has its settings from the base."""
 
     DOMAIN: ClassVar[str] = "vision"
 
     dataset: str
     host: str
-    select: str
     noise: float
     seed: int
     noise_kind: str = "symmetric"
@@ -47,24 +46,15 @@ class VisionConfig(FlatConfig):
     """Channels of the ResNet's first stage."""
     head: str = "linear"
     augment: bool = True
-    capacity: int = 500
     admission: str = "reservoir"
     batch: int = 32
-    replay_batch: int = 32
+    """Stream examples in an update."""
     lr: float = 0.1
-    virtual_lr: float = 0.1
+    virtual_lr: float | None = 0.1
     """Length of the virtual step (η)."""
-    every: int = 4
-    """Rescore at every n-th step, and at the first of each task."""
-    pool: int | None = None
-    """Score this many memories, chosen anew at each rescoring; None scores all."""
     k_s: int = 5
     k_t: int = 25
     t_frac: float = 0.5
-    alpha: float = 0.5
-    unit_mass: bool = False
-    """Replay at full strength whatever the mass s_w."""
-    replacement: bool = False
     threads: int = 1
     """CPU threads; sums are split by them, so results depend on it in the last digits."""
     evaluate_every: int | None = None
@@ -82,7 +72,6 @@ class VisionConfig(FlatConfig):
         self.check_fields()
         dataset_spec(self.dataset)
         one_of("host", self.host, HOSTS)
-        one_of("selection", self.select, SELECTIONS)
         one_of("noise_kind", self.noise_kind, [kind.value for kind in NoiseKind])
         one_of("split_by", self.split_by, [by.value for by in SplitBy])
         one_of("head", self.head, [head.value for head in Head])
@@ -90,19 +79,11 @@ class VisionConfig(FlatConfig):
         one_of("device", self.device, DEVICES)
         if not 0 <= self.noise < 1:
             raise ConfigError(f"noise must lie in [0, 1), got {self.noise}; 0.4 corrupts 40%")
-        self.check_positive(
-            "width", "capacity", "batch", "replay_batch", "lr", "every", "k_s", "k_t", "threads"
-        )
-        for name in ("alpha", "t_frac"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.alpha > 1 or self.t_frac == 0:
-            raise ConfigError(
-                f"alpha must lie in [0, 1] and t_frac above 0, got {self.alpha} and {self.t_frac}"
-            )
-        if self.virtual_lr < 0:
-            raise ConfigError(f"virtual_lr must not be negative, got {self.virtual_lr}")
-        self.check_least(pool=1, evaluate_every=1, limit=self.num_tasks)
+        self.check_positive("width", "batch", "lr", "k_s", "k_t", "t_frac", "threads")
+        self.check_replay()
+        if self.virtual_lr is None:
+            raise ConfigError("virtual_lr must be a number: the virtual step is one of SGD")
+        self.check_least(evaluate_every=1, limit=self.num_tasks)
         try:
             HOSTS[self.host].check_options(self.options)
         except ValueError as error:
@@ -137,16 +118,6 @@ class VisionConfig(FlatConfig):
             )
         if self.seed < 0:
             raise ConfigError(f"seed must not be negative, got {self.seed}")
-        if self.capacity < self.replay_batch and not self.replacement:
-            raise ConfigError(
-                f"the memory holds {self.capacity} examples but each step replays "
-                f"{self.replay_batch} distinct ones: raise capacity or lower replay_batch"
-            )
-        if self.pool is not None and self.pool < self.replay_batch and not self.replacement:
-            raise ConfigError(
-                f"a pool of {self.pool} candidates cannot give {self.replay_batch} distinct "
-                "memories: raise pool or lower replay_batch"
-            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without choices of hardware that were not made."""

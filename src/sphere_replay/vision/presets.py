@@ -128,7 +128,9 @@ def resolve(
         settings |= {"every": 1, "pool": MIR_POOL.get(dataset, DEFAULT_MIR_POOL)}
     settings["virtual_lr"] = overrides.get("lr", settings.get("lr", VisionConfig.lr))
     settings["options"] = dict(settings.get("options", {}))
-    config = VisionConfig(dataset, host, select, noise, seed, **settings)
+    config = VisionConfig(
+        dataset=dataset, host=host, select=select, noise=noise, seed=seed, **settings
+    )
     known = set(VisionConfig.__dataclass_fields__)
     if isinstance(overrides.get("options"), dict):
         overrides["options"] = settings["options"] | overrides["options"]

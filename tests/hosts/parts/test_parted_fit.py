@@ -17,6 +17,7 @@ from sphere_replay.hosts.parts.mixture import NoSplitError
 from sphere_replay.hosts.parts.partition import Partition
 from sphere_replay.memory import Memory, PurityDiversity
 from sphere_replay.randomness import branched
+from sphere_replay.replay import MirTop
 from sphere_replay.scoring import Scores
 from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 
@@ -240,20 +241,20 @@ def test_a_selection_draws_clean_memories_by_its_weights(monkeypatch: pytest.Mon
     fixed(PARTS, monkeypatch)
     host = host_with("sphere")
     scored: list[Tensor] = []
-    original = host._score
+    original = host.score
 
     def listen(slots: Tensor) -> Scores:
         scored.append(slots)
         return original(slots)
 
-    monkeypatch.setattr(host, "_score", listen)
+    monkeypatch.setattr(host, "score", listen)
     taken = torch.cat(clean_draws(host, monkeypatch))
     assert [slots.tolist() for slots in scored] == [list(range(11))]  # the clean part alone
     assert len(taken) == 11
     assert set(taken.tolist()) <= set(range(11))
     # Only the largest increments, uniformly: a selection that leaves most memories out.
     host = host_with("mir-top")
-    host.replay.selection = type(host.replay.selection)(top=2)  # type: ignore[call-arg]  # MirTop
+    host._weigher.selection = MirTop(top=2)
     taken = torch.cat(clean_draws(host, monkeypatch))
     assert len(taken) == 11
     assert len(set(taken.tolist())) == 2
@@ -271,14 +272,14 @@ def test_the_virtual_step_of_the_fit_is_that_of_a_clean_batch(
     logits = reference(host.parts.views.prepare(host.memory["x"][rows]))
     loss = F.cross_entropy(logits, host.memory["y"][rows])
     expected = torch.autograd.grad(loss, list(reference.parameters()))
-    original = host._score
+    original = host.score
 
     def compare(slots: Tensor) -> Scores:
         for parameter, gradient in zip(host.network.parameters(), expected, strict=True):
             torch.testing.assert_close(parameter.grad, gradient)
         return original(slots)
 
-    monkeypatch.setattr(host, "_score", compare)
+    monkeypatch.setattr(host, "score", compare)
     host._clean_order(PARTS.clean)
 
 
@@ -289,7 +290,7 @@ def test_scoring_in_the_fit_leaves_statistics_alone(monkeypatch: pytest.MonkeyPa
     before = bits(host.network)
     host._clean_order(PARTS.clean)
     assert same_bits(before, bits(host.network))
-    assert host._running_scale is not None
+    assert host._weigher.state_dict()["running_scale"] is not None
 
 
 # Resuming.

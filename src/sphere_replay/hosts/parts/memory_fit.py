@@ -105,8 +105,7 @@ class MemoryFit(Host):
 
     def _appraise(self, images: Tensor, labels: Tensor) -> Appraisal:
         """What the network makes of stored examples; counted as scoring."""
-        self.costs.forward += len(images)
-        self.costs.scored += len(images)
+        self.spend_on_scoring(len(images))
         return appraise(self.network, images, labels, self.parts.views.prepare)
 
     def _batches(self, order: Tensor) -> list[Tensor]:

@@ -16,12 +16,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
+from sphere_replay.allocation.sampling import Scheme, draw
 from sphere_replay.hosts.host import HostParts, State, Step
 from sphere_replay.hosts.parts.cutmix import Mixed, cutmix_sometimes
 from sphere_replay.hosts.parts.memory_fit import MemoryFit
 from sphere_replay.hosts.parts.mixture import UNFINISHED, NoSplitError
 from sphere_replay.hosts.parts.partition import Partition, partition
 from sphere_replay.hosts.parts.trust_losses import consistency, mixed_cross_entropy, relabel
+from sphere_replay.numeric import as_probabilities
+from sphere_replay.replay import Weigher
 from sphere_replay.scoring.restoring import modules_restored
 
 LARGEST_PART = 16
@@ -56,13 +59,13 @@ class PartedFit(MemoryFit):
 
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
-        scored = self.replay.selection.needs_scores
-        self._selects_fit = scored and bool(self.options["select_fit"])
-        self._running_scale: float | None = None
+        selection = self.replay.selection
+        self._selects_fit = selection.needs_scores and bool(self.options["select_fit"])
+        self._weigher = Weigher(selection, parts.augmentation)
 
     def _begin_fit(self) -> None:
         super()._begin_fit()
-        self._running_scale = None
+        self._weigher.forget()
 
     def _epoch(self, step: int) -> Step:
         """The network goes on from where the stream has left it."""
@@ -139,15 +142,10 @@ class PartedFit(MemoryFit):
         with modules_restored(self.network):
             logits = self.run(self.parts.views.prepare(chosen["x"]))
             self.backward(F.cross_entropy(logits, chosen["y"]), len(logits))
-        weighting = self.replay.selection.weigh(
-            self._score(clean), self._running_scale, self.parts.augmentation
-        )
-        self._running_scale = weighting.running_scale
-        weights = weighting.weights.cpu()
-        if not weights.sum() > 0:
-            weights = torch.ones_like(weights)
-        drawn = torch.multinomial(weights, len(clean), True, generator=self.parts.augmentation)
-        return clean[drawn]
+        weighting = self._weigher.weigh(len(clean), lambda: self.score(clean))
+        self.spend_on_scoring(weighting.cost)
+        chances = as_probabilities(weighting.weights.cpu())
+        return clean[draw(chances, len(clean), Scheme.REPLACEMENT, self.parts.augmentation)]
 
     def _strong_view(self, images: Tensor) -> Tensor:
         if not self.options["strong_views"]:
@@ -161,10 +159,10 @@ class PartedFit(MemoryFit):
         return mixed_cross_entropy(self.run(mixed.images), mixed)
 
     def state_dict(self) -> State:
-        """The state of a host that fits, and the scale of its selection."""
-        return super().state_dict() | {"running_scale": self._running_scale}
+        """The state of a host that fits, and what its clean memories were weighed by."""
+        return super().state_dict() | {"weigher": self._weigher.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
         super().load_state_dict(state)
-        self._running_scale = state["running_scale"]
+        self._weigher.load_state_dict(state["weigher"])

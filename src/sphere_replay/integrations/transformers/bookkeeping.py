@@ -1,12 +1,12 @@
 """Replay's part of a trainer's checkpoints and logs, whatever is replayed."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from sphere_replay.integrations.transformers.saved import load_state, save_state
-from sphere_replay.language import LanguageState
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -24,11 +24,11 @@ class Session(Protocol):
         """For the trainer's log, since the last one."""
         ...
 
-    def state_dict(self) -> LanguageState:
+    def state_dict(self) -> dict[str, Any]:
         """Everything the next update depends on."""
         ...
 
-    def load_state_dict(self, state: LanguageState) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
         ...
 
@@ -61,6 +61,6 @@ class Bookkeeping(TrainerCallback):
         """Add what replay did to a log of training, for its history and the callbacks after us."""
         logs = kwargs["logs"]
         if "loss" in logs:
-            metrics = self._session.metrics()
+            metrics = {f"replay/{name}": v for name, v in self._session.metrics().items()}
             logs.update(metrics)
             state.log_history[-1].update(metrics)

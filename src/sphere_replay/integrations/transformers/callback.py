@@ -11,8 +11,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from sphere_replay.integrations.transformers.arguments import ReplayArguments
 from sphere_replay.integrations.transformers.bookkeeping import Bookkeeping
-from sphere_replay.integrations.transformers.session import ReplaySession, check_length
-from sphere_replay.language import check_model, longest_input
+from sphere_replay.integrations.transformers.session import ReplaySession
+from sphere_replay.language import check_length, check_model, longest_input
 
 
 class ReplayBookkeeping(Bookkeeping):
@@ -122,7 +122,7 @@ class SphereCallback(TrainerCallback):
                     "labels: SphereCallback cannot see the targets (label smoothing takes them "
                     "out); use a trainer of this package"
                 )
-            self.session.keep(inputs, None)
+            self.session.keep(inputs)
 
     @contextmanager
     def _not_noting(self) -> Iterator[None]:

@@ -2,14 +2,13 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from safetensors.torch import load, save
-
-from sphere_replay.language import LanguageState
 from sphere_replay.storage.files import write_atomically
+from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -17,19 +16,20 @@ if TYPE_CHECKING:
 TENSORS, VALUES = "replay.safetensors", "replay.json"
 
 
-def save_state(folder: Path, state: LanguageState, arguments: "DataclassInstance") -> None:
+def save_state(folder: Path, state: Mapping[str, Any], arguments: "DataclassInstance") -> None:
     """Write the state and the arguments it belongs to; the JSON, which vouches, last."""
-    content = save(state["tensors"])
+    tensors, values = flatten(state)
+    content = to_bytes(tensors)
     document = {
         "arguments": asdict(arguments),
         "sha256": hashlib.sha256(content).hexdigest(),
-        "values": state["values"],
+        "values": values,
     }
     write_atomically(folder / TENSORS, content)
     write_atomically(folder / VALUES, json.dumps(document, indent=1).encode())
 
 
-def load_state(folder: Path, arguments: "DataclassInstance") -> LanguageState:
+def load_state(folder: Path, arguments: "DataclassInstance") -> dict[str, Any]:
     """What `save_state` wrote, if it was for the same arguments."""
     if not (folder / VALUES).is_file():
         raise ValueError(
@@ -54,4 +54,4 @@ def load_state(folder: Path, arguments: "DataclassInstance") -> LanguageState:
             f"{folder / TENSORS} is damaged: it does not match the checksum in {VALUES}; resume "
             "from an earlier checkpoint"
         )
-    return {"tensors": load(content), "values": document["values"]}
+    return unflatten(from_bytes(content), document["values"])

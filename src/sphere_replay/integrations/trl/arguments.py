@@ -4,63 +4,51 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sphere_replay.errors import unknown
-from sphere_replay.replay import SELECTIONS
-from sphere_replay.validation import check_fraction, check_positive
+from sphere_replay.errors import ConfigError
+from sphere_replay.replay import SELECTIONS, ReplaySettings
 
 NO_REPLAY = "none"
 
 
-@dataclass(frozen=True)
-class GroupReplayArguments:
-    """Settings of replay in GRPO; the defaults are the paper's for code generation."""
+@dataclass(frozen=True, kw_only=True)
+class GroupReplayArguments(ReplaySettings):
+    """Settings of replay in GRPO; the defaults are the paper's for code generation.
+
+    `select` may be `none`: nothing is replayed.
+    """
 
     capacity: int = 480
     """Problems the memory holds."""
-    candidates: int = 48
+    pool: int | None = 48
     """Problems of the memory that are sampled anew in an update; all if it holds fewer."""
-    batch: int = 8
+    replay_batch: int = 8
     """Groups replayed in an update, over all processes, with replacement."""
-    select: str = "sphere"
-    """Name of the selection: none, uniform, mir, sphere, or one of the controls."""
-    alpha: float = 0.5
-    """Share of the risk-driven weights in the blend with uniform replay."""
-    virtual_lr: float | None = None
-    """Length of the virtual optimizer step; the optimizer's current learning rate unless given."""
     strength: float = 1.0
     """λ: the objective is stream loss + λ · mean replay loss."""
     favor: float = 4.0
     """A problem whose latest group was mixed is so many times as likely to be the next candidate as
     one whose was not. The paper favors such problems without saying how much."""
     seed: int = 0
-    """Seed of admission, candidates, their programs and the draws; each has its own stream."""
+    """Seed of admission, candidates, their programs and the draws; each has its own generator."""
     id_field: str = "id"
     """Column that names each row's problem; rows with the same name are one problem."""
 
     def __post_init__(self) -> None:
-        for name in ("capacity", "candidates", "batch"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if self.candidates > self.capacity:
-            raise ValueError(
-                f"candidates={self.candidates} distinct problems cannot come from a memory of "
-                f"capacity={self.capacity}: ask for fewer candidates, or raise capacity"
+        self.check_replay((NO_REPLAY, *SELECTIONS), distinct=False)
+        if self.pool is not None and self.pool > self.capacity:
+            raise ConfigError(
+                f"a pool of {self.pool} distinct problems cannot come from a memory of "
+                f"capacity={self.capacity}: lower pool, or raise capacity"
             )
-        if self.select != NO_REPLAY and self.select not in SELECTIONS:
-            raise ValueError(unknown("selection", self.select, (NO_REPLAY, *SELECTIONS)))
-        check_fraction(alpha=self.alpha)
-        if self.virtual_lr is not None:
-            check_positive(virtual_lr=self.virtual_lr)
-        if not (self.strength >= 0 and math.isfinite(self.strength)):
-            raise ValueError(f"strength must be finite and not negative, got {self.strength}")
+        if not 0 <= self.strength < math.inf:
+            raise ConfigError(f"strength must be finite and not negative, got {self.strength}")
         if not 1 <= self.favor < math.inf:
-            raise ValueError(
+            raise ConfigError(
                 f"favor must be finite and at least 1, got {self.favor}: 1 treats all problems "
                 "alike, more favors those whose latest group was mixed"
             )
         if not self.id_field:
-            raise ValueError("id_field must name the column with each row's problem, got ''")
+            raise ConfigError("id_field must name the column with each row's problem, got ''")
 
 
 def paper_settings(

@@ -40,9 +40,7 @@ def sample_candidates(trainer: Any, ranks: Ranks, problems: Problems, chosen: Te
     own = dict(zip(places, groups, strict=False))
 
     def everywhere(values: list[bool]) -> Tensor:
-        part = torch.zeros(len(chosen))
-        part[places] = torch.tensor(values, dtype=part.dtype)
-        return ranks.summed(part) > 0
+        return ranks.spread(torch.tensor(values, dtype=torch.float32), places, len(chosen)) > 0
 
     return Candidates(
         problems=chosen,

@@ -47,9 +47,8 @@ def prompt_embeddings(trainer: Any, problems: Problems, ranks: Ranks) -> Tensor:
                 for part in parts
             ]
         )
-    everywhere = pooled.new_zeros(len(tokens), pooled.shape[1])
-    everywhere[asked[torch.cat(parts)][: len(mine)]] = pooled[: len(mine)]
-    return ranks.summed(everywhere)
+    places = asked[torch.cat(parts)][: len(mine)]
+    return ranks.spread(pooled[: len(mine)], places, len(tokens))
 
 
 def _mean_states(backbone: Any, rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:

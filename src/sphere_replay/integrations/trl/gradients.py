@@ -53,13 +53,12 @@ def score_groups(
     if lr is None:
         lr = float(optimizer.param_groups[0]["lr"])
 
-    def evaluate(scored: _Scored) -> tuple[Tensor, Tensor]:
+    def evaluate(scored: _Scored) -> tuple[None, Tensor]:
         with trainer.log_probabilities_noted() as noted:
             loss = group_loss(trainer, scored.group, scored.pinned)
         if scored.pinned is None:
             (scored.pinned,) = noted
-        loss = loss.detach().float().reshape(1)
-        return loss.new_zeros(1, 1), loss
+        return None, loss.detach().float().reshape(1)
 
     asked = [candidates.own[int(places[index])] for index in mine] + [candidates.spare] * dummies
     scores = score_batches(
@@ -67,9 +66,7 @@ def score_groups(
     )
 
     def whole(values: Tensor) -> Tensor:
-        everywhere = torch.zeros(len(places))
-        everywhere[mine] = values[: len(mine)].cpu()
-        return ranks.summed(everywhere)
+        return ranks.spread(values[: len(mine)].cpu(), mine, len(places))
 
     return whole(scores.increments), whole(scores.losses)
 

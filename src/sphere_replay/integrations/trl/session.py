@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,12 +21,10 @@ from sphere_replay.integrations.trl.gradients import replay_gradient, score_grou
 from sphere_replay.integrations.trl.groups import books_aside, differs
 from sphere_replay.integrations.trl.memory import ProblemMemory
 from sphere_replay.integrations.trl.problems import Problems
-from sphere_replay.language import LanguageState, Ranks
-from sphere_replay.memory.state import without_prefix
+from sphere_replay.language import Ranks
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.randomness import generator_for, globally_seeded
-from sphere_replay.replay import SphereSelection, Weighting, selection_named
-from sphere_replay.replay.selections import increment_quantiles
+from sphere_replay.replay import Weigher, Weighting, selection_named
 from sphere_replay.scoring import Scores
 
 LOGGER = logging.getLogger(__name__)
@@ -73,7 +70,7 @@ class GroupReplay:
             purpose: generator_for(arguments.seed, purpose)
             for purpose in ("candidates", "programs", "replay")
         }
-        self._recipe: Sphere | None = None
+        self._weigher: Weigher | None = None
         if embeddings is not None:
             self._fix(_checked(embeddings, len(problems)))
 
@@ -82,8 +79,7 @@ class GroupReplay:
         self._window = []
         if self.arguments.select == NO_REPLAY or self.embeddings is not None:
             return
-        selection = selection_named(self.arguments.select, Sphere.coding())
-        if isinstance(selection, SphereSelection):
+        if selection_named(self.arguments.select, Sphere.coding()).needs_features:
             self._fix(prompt_embeddings(self._trainer, self.problems, self._ranks))
 
     def note(self, rows: Sequence[Mapping[str, Any]], advantages: Tensor) -> None:
@@ -117,51 +113,49 @@ class GroupReplay:
         values = {name: sum(each) / len(each) for name, each in self._noted.items()}
         self._noted.clear()
         values["memory"] = float(len(self.memory))
-        return {f"replay/{name}": value for name, value in values.items()}
+        return values
 
-    def state_dict(self) -> LanguageState:
+    def state_dict(self) -> dict[str, Any]:
         """Everything the next update and the next log depend on, embeddings included."""
-        tensors = {f"memory.{name}": value for name, value in self.memory.state_dict().items()}
-        for purpose, generator in self._generators.items():
-            tensors[f"generator.{purpose}"] = generator.get_state()
-        if self.embeddings is not None:
-            tensors["embeddings"] = self.embeddings.clone()
-        values = {
+        return {
+            "memory": self.memory.state_dict(),
+            "generators": {
+                purpose: generator.get_state() for purpose, generator in self._generators.items()
+            },
+            "embeddings": None if self.embeddings is None else self.embeddings.clone(),
             "problems": self.problems.fingerprint,
             "costs": dict(self.costs),
             "noted": {name: list(each) for name, each in self._noted.items()},
         }
-        return {"tensors": tensors, "values": values}
 
-    def load_state_dict(self, state: LanguageState) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken, on the same problems."""
-        tensors, values = state["tensors"], state["values"]
-        if values["problems"] != self.problems.fingerprint:
+        if state["problems"] != self.problems.fingerprint:
             raise ValueError(
                 "the saved replay belongs to another training set: its problems, or their order, "
                 "are different; resume with the training set it was saved with"
             )
-        self.memory.load_state_dict(without_prefix(tensors, "memory."))
+        self.memory.load_state_dict(state["memory"])
         for purpose, generator in self._generators.items():
-            generator.set_state(tensors[f"generator.{purpose}"])
-        if "embeddings" in tensors:
-            self.embeddings = tensors["embeddings"].clone()
-            self._recipe = None
-        self.costs = dict(values["costs"])
-        self._noted = defaultdict(list, {name: list(v) for name, v in values["noted"].items()})
+            generator.set_state(state["generators"][purpose])
+        if state["embeddings"] is not None:
+            self.embeddings, self._weigher = state["embeddings"].clone(), None
+        self.costs = dict(state["costs"])
+        self._noted = defaultdict(list, {name: list(v) for name, v in state["noted"].items()})
 
     @property
-    def recipe(self) -> Sphere:
-        """The recipe of the selections built on SPHERE, with the training prompts' own d0."""
-        if self._recipe is None:
-            points = self.embeddings
+    def weigher(self) -> Weigher:
+        """Weighs groups; recipes of SPHERE have the training prompts' own d0."""
+        if self._weigher is None:
+            points, arguments = self.embeddings, self.arguments
             d0 = None if points is None else neighbor_distance_scale(points)
-            self._recipe = Sphere.coding(d0, alpha=self.arguments.alpha)
-        return self._recipe
+            recipe = Sphere.coding(d0, alpha=arguments.alpha)
+            selection = selection_named(arguments.select, recipe, top=arguments.replay_batch)
+            self._weigher = Weigher(selection, self._generators["replay"])
+        return self._weigher
 
     def _fix(self, embeddings: Tensor) -> None:
-        self.embeddings = center_embeddings(embeddings)
-        self._recipe = None
+        self.embeddings, self._weigher = center_embeddings(embeddings), None
 
     def _replay(self) -> None:
         with self._timed("generate"):
@@ -180,7 +174,7 @@ class GroupReplay:
                 self._ranks,
                 candidates,
                 kept[drawn],
-                counts[drawn] / self.arguments.batch,
+                counts[drawn] / self.arguments.replay_batch,
                 strength=self.arguments.strength,
             )
         self.costs["backwards"] += len(drawn)
@@ -197,7 +191,9 @@ class GroupReplay:
     def _sample(self) -> Candidates:
         """New programs for some remembered problems."""
         chosen = self.memory.candidates(
-            self.arguments.candidates, self.arguments.favor, self._generators["candidates"]
+            self.arguments.pool or len(self.memory),
+            self.arguments.favor,
+            self._generators["candidates"],
         )
         self.sampling = True
         try:
@@ -215,28 +211,26 @@ class GroupReplay:
 
     def _weigh(self, candidates: Candidates, kept: Tensor) -> Weighting:
         """Weights `[m]` of the mixed groups at the places `kept` `[m]`."""
-        selection = selection_named(self.arguments.select, self.recipe, top=self.arguments.batch)
-        increments = losses = torch.zeros(len(kept))
-        details = {}
-        if selection.needs_scores:
-            with self._timed("score"):
-                increments, losses = score_groups(
-                    self._trainer, self._ranks, candidates, kept, lr=self.arguments.virtual_lr
-                )
-            self.costs["forwards"] += 2 * len(kept)
-            details = increment_quantiles(increments)
+        before = self.seconds["score"]
         with self._timed("allocate"):
-            features = torch.zeros(len(kept), 1)
-            if self.embeddings is not None:
-                features = self.embeddings[candidates.problems[kept]]
-            scores = Scores(increments, losses, features)
-            weighting = selection.weigh(scores, None, self._generators["replay"])
-        return replace(weighting, details={**weighting.details, **details})
+            weighting = self.weigher.weigh(len(kept), lambda: self._score(candidates, kept))
+        self.seconds["allocate"] -= self.seconds["score"] - before
+        self.costs["forwards"] += weighting.cost
+        return weighting
+
+    def _score(self, candidates: Candidates, kept: Tensor) -> Scores:
+        with self._timed("score"):
+            increments, losses = score_groups(
+                self._trainer, self._ranks, candidates, kept, lr=self.arguments.virtual_lr
+            )
+        places = candidates.problems[kept]
+        features = None if self.embeddings is None else self.embeddings[places]
+        return Scores(increments, losses, features)
 
     def _draw(self, weighting: Weighting) -> Tensor:
-        """How often each of the weighed groups is replayed; `[m]`, the sum is `batch`."""
-        chances = as_probabilities(weighting.weights.cpu())
-        drawn = draw(chances, self.arguments.batch, Scheme.REPLACEMENT, self._generators["replay"])
+        """How often each of the weighed groups is replayed; `[m]`, the sum is `replay_batch`."""
+        chances, count = as_probabilities(weighting.weights.cpu()), self.arguments.replay_batch
+        drawn = draw(chances, count, Scheme.REPLACEMENT, self._generators["replay"])
         return torch.bincount(drawn, minlength=len(chances))
 
     def _fall_back(self, candidates: int) -> None:

@@ -1,4 +1,4 @@
-"""The controller: when it scores, whom it draws, and at what strength."""
+"""The engine: when it scores, whom it draws, and at what strength."""
 
 from typing import Any
 
@@ -17,11 +17,13 @@ from replay.scripted import (
     no_scores,
     scorings,
 )
+from sphere_replay.allocation import Sphere
 from sphere_replay.memory import Memory
 from sphere_replay.replay import (
+    Engine,
     MirProportional,
     MirTop,
-    Replay,
+    SphereSelection,
     Uniform,
 )
 
@@ -30,12 +32,12 @@ from sphere_replay.replay import (
     ("every", "expected"), [(1, [0, 1, 2, 3, 4, 5, 6]), (3, [0, 3, 6]), (4, [0, 4]), (100, [0])]
 )
 def test_memories_are_scored_at_every_nth_draw(every: int, expected: list[int]) -> None:
-    replay = Replay(filled(8), Given(), generator=generator(), every=every)
+    replay = Engine(filled(8), Given(), generator=generator(), every=every)
     assert scorings(replay, Scorer(torch.ones(8)), 7) == expected
 
 
 def test_a_new_task_scores_at_its_first_draw_and_counts_from_there() -> None:
-    replay = Replay(filled(8), Given(), generator=generator(), every=4)
+    replay = Engine(filled(8), Given(), generator=generator(), every=4)
     scorer = Scorer(torch.ones(8))
     assert scorings(replay, scorer, 2) == [0]
     replay.start_task()
@@ -45,25 +47,25 @@ def test_a_new_task_scores_at_its_first_draw_and_counts_from_there() -> None:
 
 def test_a_second_draw_of_a_step_neither_scores_nor_counts() -> None:
     scorer = Scorer(torch.ones(20))
-    replay = Replay(filled(20), Given(), generator=generator(), every=2)
+    replay = Engine(filled(20), Given(), generator=generator(), every=2)
     for _ in range(4):
         first, second = replay.draw(5, scorer), replay.redraw(5)
         assert len(set(second.indices.tolist())) == 5
         assert first.indices.tolist() != second.indices.tolist()
     assert len(scorer.asked) == 2
     with pytest.raises(ValueError, match="follows a draw"):
-        Replay(filled(20), Given(), generator=generator()).redraw(5)
+        Engine(filled(20), Given(), generator=generator()).redraw(5)
 
 
 def test_a_second_draw_follows_the_same_weights() -> None:
     weights = [0.0, 1.0, 3.0, 0.0, 4.0]
-    replay = Replay(filled(5), Given(), generator=generator(), replacement=True)
+    replay = Engine(filled(5), Given(), generator=generator(), replacement=True)
     replay.draw(2, Scorer(torch.tensor(weights)))
     assert_drawn_by(weights, replay.redraw(MANY).indices.bincount(minlength=5) / MANY)
 
 
 def test_uniform_replay_never_asks_for_scores() -> None:
-    replay = Replay(filled(8), Uniform(), generator=generator())
+    replay = Engine(filled(8), Uniform(), generator=generator())
     replay.start_task()
     draws = [replay.draw(4, no_scores) for _ in range(5)]
     assert all(draw.scale == 1.0 for draw in draws)
@@ -71,12 +73,12 @@ def test_uniform_replay_never_asks_for_scores() -> None:
 
 
 def test_without_a_selection_replay_is_uniform() -> None:
-    assert isinstance(Replay(filled(2), generator=generator()).selection, Uniform)
+    assert isinstance(Engine(filled(2), generator=generator()).selection, Uniform)
 
 
 @pytest.mark.parametrize("selection", [Uniform(), MirProportional()])
 def test_an_empty_memory_is_an_error_before_anything_is_scored(selection: Any) -> None:
-    replay = Replay(Memory(4, Scripted()), selection, generator=generator())
+    replay = Engine(Memory(4, Scripted()), selection, generator=generator())
     with pytest.raises(ValueError, match="memory is empty"):
         replay.draw(2, no_scores)
 
@@ -84,12 +86,49 @@ def test_an_empty_memory_is_an_error_before_anything_is_scored(selection: Any) -
 @pytest.mark.parametrize("wrong", [{"every": 0}, {"every": -1}, {"pool": 0}, {"pool": -3}])
 def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"at least (1|one)"):
-        Replay(filled(2), generator=generator(), **wrong)
+        Engine(filled(2), generator=generator(), **wrong)
+
+
+def test_a_draw_says_what_happened() -> None:
+    replay = Engine(filled(8), Given(0.5), generator=generator(), every=3)
+    draws = [replay.draw(2, Scorer(torch.ones(8))) for _ in range(4)]
+    assert [draw.rescored for draw in draws] == [True, False, False, True]
+    assert [draw.cost for draw in draws] == [16, 0, 0, 16]
+    assert draws[0].weighting is draws[2].weighting is not draws[3].weighting
+    assert draws[3].weighting is replay.weighting
+    second = replay.redraw(2)
+    assert (second.rescored, second.cost, second.weighting) == (False, 0, replay.weighting)
+    uniform = replay.draw_uniformly(2)
+    assert (uniform.rescored, uniform.cost, uniform.weighting) == (False, 0, None)
+
+
+def test_the_interval_is_the_selections_own_unless_given() -> None:
+    intervals = [
+        Engine(filled(8), selection, generator=generator()).schedule.every
+        for selection in (Given(), MirProportional(), SphereSelection(Sphere.vision()))
+    ]
+    assert intervals == [1, 1, 4]
+
+
+def test_a_pool_that_cannot_give_a_draw_is_an_error() -> None:
+    replay = Engine(filled(8), Given(), generator=generator(), pool=3)
+    with pytest.raises(ValueError, match="a pool of 3 candidates cannot give 4 distinct"):
+        replay.draw(4, no_scores)
+    again = Engine(filled(8), Given(), generator=generator(), pool=3, replacement=True)
+    assert len(again.draw(4, Scorer(torch.ones(8)))) == 4
+
+
+def test_a_state_without_its_memory_is_an_error() -> None:
+    replay = Engine(filled(8), Given(), generator=generator())
+    replay.draw(2, Scorer(torch.ones(8)))
+    other = Engine(filled(5), Given(), generator=generator())
+    with pytest.raises(ValueError, match="weights for 8 memories, but the memory holds 5"):
+        other.load_state_dict(replay.state_dict())
 
 
 def test_the_running_scale_of_one_scoring_is_told_to_the_next() -> None:
     selection = Given()
-    replay = Replay(filled(4), selection, generator=generator(), every=2)
+    replay = Engine(filled(4), selection, generator=generator(), every=2)
     scorings(replay, Scorer(torch.ones(4)), 5)
     replay.start_task()
     scorings(replay, Scorer(torch.ones(4)), 1)
@@ -100,13 +139,13 @@ def test_the_running_scale_of_one_scoring_is_told_to_the_next() -> None:
 
 
 def test_uniform_draws_are_uniform() -> None:
-    replay = Replay(filled(6), generator=generator(), replacement=True)
+    replay = Engine(filled(6), generator=generator(), replacement=True)
     observed = replay.draw(MANY, no_scores).indices.bincount(minlength=6) / MANY
     assert_drawn_by([1.0] * 6, observed)
 
 
 def test_uniform_distinct_draws_are_uniform() -> None:
-    replay = Replay(filled(6), generator=generator())
+    replay = Engine(filled(6), generator=generator())
     drawn = torch.cat([replay.draw(2, no_scores).indices for _ in range(6000)])
     observed = drawn.bincount(minlength=6) / len(drawn)
     assert observed.tolist() == pytest.approx([1 / 6] * 6, abs=0.015)
@@ -115,21 +154,21 @@ def test_uniform_distinct_draws_are_uniform() -> None:
 def test_memories_are_drawn_by_their_weights() -> None:
     weights = [0.1, 0.0, 0.4, 0.5]
     scorer = Scorer(torch.tensor(weights))
-    replay = Replay(filled(4), Given(), generator=generator(), replacement=True)
+    replay = Engine(filled(4), Given(), generator=generator(), replacement=True)
     assert_drawn_by(weights, frequencies(replay, scorer, 4))
     assert scorer.asked[0].tolist() == [0, 1, 2, 3]
 
 
 def test_the_sum_of_the_weights_is_for_the_scale_not_for_the_draw() -> None:
     weights = [0.05, 0.0, 0.2, 0.25]
-    replay = Replay(filled(4), Given(mass=0.5), generator=generator(), replacement=True)
+    replay = Engine(filled(4), Given(mass=0.5), generator=generator(), replacement=True)
     assert_drawn_by(weights, frequencies(replay, Scorer(torch.tensor(weights)), 4))
 
 
 def test_a_draw_holds_the_rows_of_its_slots_and_keeps_them() -> None:
     memory = Memory(8, Scripted())
     memory.add(x=torch.arange(8) * 10, y=torch.arange(8) * 100)
-    draw = Replay(memory, generator=generator()).draw(5, no_scores)
+    draw = Engine(memory, generator=generator()).draw(5, no_scores)
     assert len(draw) == 5
     assert torch.equal(draw["x"], draw.indices * 10)
     assert torch.equal(draw["y"], draw.indices * 100)
@@ -140,7 +179,7 @@ def test_a_draw_holds_the_rows_of_its_slots_and_keeps_them() -> None:
 @pytest.mark.parametrize("selection", [Uniform(), Given()])
 def test_distinct_draws_are_distinct_and_never_more_than_there_are(selection: Any) -> None:
     scorer = Scorer(torch.tensor([0.9, 0.05, 0.03, 0.01, 0.01]))
-    replay = Replay(filled(5), selection, generator=generator())
+    replay = Engine(filled(5), selection, generator=generator())
     for count in (1, 3, 5, 50):
         indices = replay.draw(count, scorer).indices.tolist()
         assert len(indices) == min(count, 5)
@@ -149,13 +188,13 @@ def test_distinct_draws_are_distinct_and_never_more_than_there_are(selection: An
 
 @pytest.mark.parametrize("selection", [Uniform(), Given()])
 def test_draws_with_replacement_are_as_many_as_asked_for(selection: Any) -> None:
-    replay = Replay(filled(3), selection, generator=generator(), replacement=True)
+    replay = Engine(filled(3), selection, generator=generator(), replacement=True)
     assert len(replay.draw(50, Scorer(torch.ones(3)))) == 50
 
 
 def test_if_too_few_have_weight_they_all_come_and_others_fill_up() -> None:
     increments = torch.tensor([0.0, 5.0, 1.0, 4.0, 2.0, 3.0])
-    replay = Replay(filled(6), MirTop(2), generator=generator())
+    replay = Engine(filled(6), MirTop(2), generator=generator())
     others = set()
     for _ in range(40):
         indices = set(replay.draw(3, Scorer(increments)).indices.tolist())
@@ -165,7 +204,7 @@ def test_if_too_few_have_weight_they_all_come_and_others_fill_up() -> None:
 
 
 def test_without_any_weight_the_draw_is_uniform_and_counts_nothing() -> None:
-    replay = Replay(filled(4), Given(mass=0.0), generator=generator(), replacement=True)
+    replay = Engine(filled(4), Given(mass=0.0), generator=generator(), replacement=True)
     scorer = Scorer(torch.zeros(4))
     assert_drawn_by([1.0] * 4, frequencies(replay, scorer, 4))
     assert replay.draw(2, scorer).scale == 0.0
@@ -173,14 +212,14 @@ def test_without_any_weight_the_draw_is_uniform_and_counts_nothing() -> None:
 
 @pytest.mark.parametrize(("unit_mass", "scale"), [(False, 0.625), (True, 1.0)])
 def test_the_scale_is_the_mass_unless_told_otherwise(unit_mass: bool, scale: float) -> None:
-    replay = Replay(filled(4), Given(0.625), generator=generator(), unit_mass=unit_mass)
+    replay = Engine(filled(4), Given(0.625), generator=generator(), unit_mass=unit_mass)
     assert replay.draw(2, Scorer(torch.ones(4))).scale == scale
 
 
 def test_unit_mass_changes_the_scale_and_nothing_else() -> None:
     drawn = []
     for unit_mass in (False, True):
-        replay = Replay(filled(9), Given(0.5), generator=generator(), unit_mass=unit_mass)
+        replay = Engine(filled(9), Given(0.5), generator=generator(), unit_mass=unit_mass)
         scorer = Scorer(torch.arange(1.0, 10.0))
         drawn.append([replay.draw(4, scorer).indices.tolist() for _ in range(4)])
     assert drawn[0] == drawn[1]

@@ -1,0 +1,58 @@
+"""Increments of token sequences, each asked on one process and known on all."""
+
+import torch
+from torch import Tensor, nn
+
+from sphere_replay.language.batching import token_batches
+from sphere_replay.language.forward import features_and_losses
+from sphere_replay.language.memory import TokenMemory
+from sphere_replay.language.ranks import Ranks
+from sphere_replay.language.rows import pad_rows
+from sphere_replay.scoring import Scores, score_batches
+
+
+def score_rows(
+    model: nn.Module,
+    memory: TokenMemory,
+    slots: Tensor,
+    *,
+    lr: float | None,
+    grad_scale: float = 1.0,
+    pad_token_id: int = 0,
+    token_budget: int,
+    ranks: Ranks,
+) -> Scores:
+    """Scores of the memories in the slots `[m]`, the same on all processes.
+
+    Args:
+        model: The model, with the stream gradient in its parameters' `.grad`.
+        memory: What is scored.
+        slots: Which of it, int64 `[m]`.
+        lr: Length of the virtual SGD step.
+        grad_scale: The factor of a gradient scaler that is still in `.grad`.
+        pad_token_id: Fills rows up.
+        token_budget: Padded tokens in a batch.
+        ranks: The processes that share the work.
+    """
+    lengths = memory.lengths(slots)
+    # By length, so that processes have about as much to do and rows that fit together.
+    order = lengths.sort(descending=True, stable=True).indices
+    # A process for which nothing is left scores something: it must learn the features' width.
+    mine = ranks.share(order)
+    asked = mine if len(mine) else order[:1]
+    parts = token_batches(lengths[asked], token_budget)
+    device = next(model.parameters()).device
+    own = score_batches(
+        model,
+        [pad_rows(memory.rows(slots[asked[part]]), pad_token_id, device) for part in parts],
+        lambda batch: features_and_losses(model, batch),
+        lr=lr,
+        grad_scale=grad_scale,
+    )
+    places = asked[torch.cat(parts)][: len(mine)]
+
+    def whole(values: Tensor) -> Tensor:
+        return ranks.spread(values[: len(mine)], places, len(slots))
+
+    assert own.features is not None  # features_and_losses gives both
+    return Scores(whole(own.increments), whole(own.losses), whole(own.features))

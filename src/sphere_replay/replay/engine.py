@@ -1,0 +1,159 @@
+"""The engine: weighing and schedule put together, and draws made by them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from sphere_replay.allocation.sampling import Scheme, draw
+from sphere_replay.memory import Memory
+from sphere_replay.numeric import as_probabilities
+from sphere_replay.replay.schedule import Schedule
+from sphere_replay.replay.selections import Selection, Uniform, Weighting
+from sphere_replay.replay.weighing import State, Weigher
+from sphere_replay.scoring import Scores
+
+Scorer = Callable[[Tensor], Scores]
+"""Scores the memories in the given slots `[m]`."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Memories to replay now, the factor of their mean loss, and how they were found."""
+
+    indices: Tensor
+    """Slots `[b]`."""
+    scale: float
+    fields: dict[str, Tensor]
+    weighting: Weighting | None = None
+    """What the draw was made by; None if no selection had a say."""
+    rescored: bool = False
+    """Whether memories were scored for it."""
+    cost: int = 0
+    """Examples passed forward to score them."""
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.fields[name]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class Engine:
+    """Draws memories by a selection; who scores them is said at each draw.
+
+    Args:
+        memory: What there is to replay.
+        selection: How memories are weighed.
+        generator: The only source of candidates, draws and shuffles.
+        every: Rescore at every n-th draw, and at the first of each task; the selection's own
+            interval unless given.
+        pool: Score and draw from this many memories, chosen uniformly at each rescoring; None
+            scores the whole memory.
+        replacement: Draw with replacement.
+        unit_mass: Ignore the mass s_w: the drawn mean loss counts fully, whatever the weights.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        selection: Selection | None = None,
+        *,
+        generator: torch.Generator,
+        every: int | None = None,
+        pool: int | None = None,
+        replacement: bool = False,
+        unit_mass: bool = False,
+    ) -> None:
+        selection = selection or Uniform()
+        self.memory = memory
+        self.schedule = Schedule(selection.every if every is None else every, pool)
+        self.weigher = Weigher(selection, generator)
+        self.replacement = replacement
+        self.unit_mass = unit_mass
+        self.seconds = 0.0
+        """Spent on scoring and weighing so far."""
+        self._generator = generator
+
+    @property
+    def selection(self) -> Selection:
+        """How memories are weighed."""
+        return self.weigher.selection
+
+    @property
+    def weighting(self) -> Weighting | None:
+        """The latest weighting of the candidates, for logs."""
+        return self.weigher.latest
+
+    def start_task(self) -> None:
+        """The next draw rescores."""
+        self.schedule.ask()
+
+    def draw(self, count: int, score: Scorer) -> Draw:
+        """`count` memories (fewer if the memory holds fewer and draws are distinct)."""
+        if len(self.memory) == 0:
+            raise ValueError("nothing to replay: the memory is empty")
+        if not self.selection.needs_scores:
+            return self.draw_uniformly(count)
+        pool = self.schedule.pool
+        if pool is not None and pool < count and not self.replacement:
+            raise ValueError(
+                f"a pool of {pool} candidates cannot give {count} distinct memories: raise pool, "
+                "draw fewer, or draw with replacement"
+            )
+        rescored = self.schedule.due
+        if rescored:
+            self._rescore(score)
+        self.schedule.count()
+        return self._draw(count, rescored=rescored)
+
+    def redraw(self, count: int) -> Draw:
+        """Another independent draw of the same step, by the weights of the last `draw`."""
+        if not self.selection.needs_scores:
+            return self.draw_uniformly(count)
+        if self.weighting is None:
+            raise ValueError("redraw() follows a draw(): nothing has been scored yet")
+        return self._draw(count)
+
+    def draw_uniformly(self, count: int) -> Draw:
+        """A draw in which the selection has no say."""
+        size = len(self.memory)
+        if self.replacement:
+            indices = torch.randint(size, (count,), generator=self._generator)
+        else:
+            indices = torch.randperm(size, generator=self._generator)[:count]
+        return Draw(indices, 1.0, self.memory.take(indices))
+
+    def _rescore(self, score: Scorer) -> None:
+        start = perf_counter()
+        slots = self.schedule.candidates(self.memory, self._generator)
+        self.weigher.weigh(len(slots), lambda: score(slots))
+        self.seconds += perf_counter() - start
+
+    def _draw(self, count: int, *, rescored: bool = False) -> Draw:
+        weighting = self.weighting
+        assert weighting is not None
+        slots, weights = self.schedule.current(self.memory, weighting)
+        scheme = Scheme.REPLACEMENT
+        if not self.replacement:
+            scheme, count = Scheme.SUCCESSIVE, min(count, len(slots))
+        indices = slots[draw(as_probabilities(weights), count, scheme, self._generator)]
+        mass = 1.0 if self.unit_mass else weighting.mass
+        cost = weighting.cost if rescored else 0
+        return Draw(indices, mass, self.memory.take(indices), weighting, rescored, cost)
+
+    def state_dict(self) -> State:
+        """Everything the next draw depends on, apart from the memory."""
+        return {
+            "generator": self._generator.get_state(),
+            "schedule": self.schedule.state_dict(),
+            "weigher": self.weigher.state_dict(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken; the memory's state comes first."""
+        self.schedule.load_state_dict(state["schedule"], self.memory)
+        self.weigher.load_state_dict(state["weigher"])
+        self._generator.set_state(state["generator"])

@@ -1,0 +1,192 @@
+"""Replay for a training loop that is not ours.
+
+replay = Replay(memory, select="sphere", model=model, features="layer4", optimizer=optimizer,
+                every=4, generator=generator)
+loss = criterion(model(x), y); loss.backward()        # the stream gradient
+draw = replay.draw(32)                                # rescores when due; the model is untouched
+(draw.scale * criterion(model(draw["x"]), draw["y"])).backward(); optimizer.step()
+memory.add(x=x, y=y)
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sphere_replay.allocation import Sphere
+from sphere_replay.memory import Memory
+from sphere_replay.replay.backbone import FeatureSource, bare, forward_of
+from sphere_replay.replay.engine import Draw, Engine
+from sphere_replay.replay.reading import metrics_of
+from sphere_replay.replay.selections import Selection, selection_named
+from sphere_replay.replay.weighing import State
+from sphere_replay.scoring import Loss, Scores, cross_entropy_per_example, score
+from sphere_replay.scoring.restoring import parameters_of
+
+_LONGEST_STEP = 10.0
+"""A virtual step of so many times the weights' own length is no update but a scaled gradient."""
+
+
+class Replay:
+    """Draws from a memory by a selection, for a model that trains in a loop of its owner.
+
+    Args:
+        memory: What there is to replay.
+        select: Name of a selection (`uniform`, `loss`, `mir`, `sphere`, ...) or a selection.
+        model: The model that trains; wrappers of data parallelism are looked through.
+        generator: The only source of candidates, draws and shuffles.
+        optimizer: Takes the virtual step, on a copy of its state. None: plain SGD of length `lr`.
+        lr: Length of the virtual step; the optimizer's own learning rates unless given.
+        features: Where features come from: the name of a submodule, a function from inputs to
+            (features `[n, d]`, outputs), or nothing if the model has `forward_features`.
+        loss: (outputs, targets) -> one loss per example `[n]`; cross-entropy unless given, which
+            is for class labels only.
+        scaler: A GradScaler whose factor is in the gradients, unless it has unscaled them.
+        every: Rescore at every n-th draw, and at the first of each task; the selection's own
+            interval unless given.
+        pool: Score and draw from this many memories, chosen uniformly at each rescoring; None
+            scores the whole memory.
+        replacement: Draw with replacement.
+        unit_mass: Ignore the mass s_w: `Draw.scale` is 1.
+        inputs: The memory's field that the model takes.
+        targets: The memory's field that the loss takes.
+        prepare: Turns stored inputs into model inputs, such as uint8 images into floats.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        *,
+        model: nn.Module,
+        generator: torch.Generator,
+        select: str | Selection = "sphere",
+        optimizer: torch.optim.Optimizer | None = None,
+        lr: float | None = None,
+        features: FeatureSource = None,
+        loss: Loss | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        every: int | None = None,
+        pool: int | None = None,
+        replacement: bool = False,
+        unit_mass: bool = False,
+        inputs: str = "x",
+        targets: str = "y",
+        prepare: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        if isinstance(select, str):
+            select = selection_named(select, Sphere.vision())
+        self.engine = Engine(
+            memory,
+            select,
+            generator=generator,
+            every=every,
+            pool=pool,
+            replacement=replacement,
+            unit_mass=unit_mass,
+        )
+        self._model = bare(model)
+        self._forward = None
+        if select.needs_scores:
+            if optimizer is None and lr is None:
+                raise ValueError(
+                    "scoring looks one update ahead: pass optimizer=, or lr= for a step of SGD"
+                )
+            self._forward = forward_of(self._model, features)
+        self._optimizer, self._lr, self._loss, self._scaler = optimizer, lr, loss, scaler
+        self._inputs, self._targets, self._prepare = inputs, targets, prepare
+        self._warned = False
+
+    @property
+    def memory(self) -> Memory:
+        """What there is to replay."""
+        return self.engine.memory
+
+    def start_task(self) -> None:
+        """Rescore at the next draw."""
+        self.engine.start_task()
+
+    def draw(self, count: int) -> Draw:
+        """Memories to replay, after `backward()` on the stream loss."""
+        if self._scaler is not None and not _finite_gradients(self._model):
+            # The scaler is going to skip this update: whatever is drawn now changes nothing.
+            return self.engine.draw_uniformly(count)
+        return self.engine.draw(count, self._score)
+
+    def metrics(self) -> dict[str, float | str]:
+        """What replay does at the moment; `summary` reads it in one sentence."""
+        return metrics_of(self.engine)
+
+    def state_dict(self) -> State:
+        """Everything the next draw depends on, apart from the memory and the model."""
+        return self.engine.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken; load the memory's state before."""
+        self.engine.load_state_dict(state)
+
+    def _score(self, slots: Tensor) -> Scores:
+        wanted = self.memory[self._targets]
+        if self._loss is None and wanted.is_floating_point():
+            raise ValueError(
+                f"the targets in field {self._targets!r} are {wanted.dtype}, which cross-entropy "
+                "would take for something else: pass loss=, one number per example "
+                "(reduction='none')"
+            )
+        factor = _factor(self._scaler, self._optimizer)
+        if factor == 1.0:
+            self._notice_scaled_gradients()
+        slots = slots.to(self.memory.device)
+        return score(
+            self._model,
+            self.memory[self._inputs][slots],
+            wanted[slots],
+            lr=self._lr,
+            forward=self._forward,
+            loss=self._loss or cross_entropy_per_example,
+            optimizer=self._optimizer,
+            grad_scale=factor,
+            prepare=self._prepare,
+        )
+
+    def _notice_scaled_gradients(self) -> None:
+        if self._warned:
+            return
+        moved = [p for p in parameters_of(self._model) if p.grad is not None]
+        if not moved:
+            return  # scoring says what is missing
+        rates = [self._lr] if self._optimizer is None else _rates(self._optimizer)
+        length = max(rate for rate in rates if rate is not None)
+        step = length * _norm([p.grad for p in moved if p.grad is not None])
+        own = _norm([p.detach() for p in moved])
+        if step > _LONGEST_STEP * own > 0:
+            self._warned = True
+            warnings.warn(
+                f"the update would move the weights by {step / own:.0f} times their own length: if "
+                "a GradScaler has scaled the loss, pass it as scaler=",
+                stacklevel=6,
+            )
+
+
+def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def _norm(tensors: list[Tensor]) -> float:
+    return float(torch.stack([value.float().norm() for value in tensors]).norm())
+
+
+def _finite_gradients(model: nn.Module) -> bool:
+    gradients = [p.grad for p in parameters_of(model) if p.grad is not None]
+    return all(bool(gradient.isfinite().all()) for gradient in gradients)
+
+
+def _factor(scaler: Any, optimizer: torch.optim.Optimizer | None) -> float:
+    """What a scaler has multiplied the gradients by, and not taken out again."""
+    if scaler is None or not scaler.is_enabled():
+        return 1.0
+    states = scaler._per_optimizer_states
+    if optimizer is not None and states[id(optimizer)]["stage"].name == "UNSCALED":
+        return 1.0
+    return float(scaler.get_scale())

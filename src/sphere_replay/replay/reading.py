@@ -1,0 +1,60 @@
+"""What replay does at the moment, as numbers and as a sentence that a person can act on."""
+
+from sphere_replay.numeric import median
+from sphere_replay.replay.engine import Engine
+
+NEARLY_UNIFORM, NARROW = 0.9, 0.1
+"""Shares of the memory: an effective sample size above the one, or below the other, is said."""
+WIDE = 0.5
+"""A neighbourhood of more than this share of the memory is none."""
+
+
+def metrics_of(engine: Engine) -> dict[str, float | str]:
+    """`memory`, `mass`, `ess`, `neighbors` (median N_eff), `share_scored`, `seconds`, `summary`.
+
+    Numbers that a selection does not have are left out: uniform replay scores nothing, and after a
+    resumption N_eff is known from the next rescoring on.
+    """
+    size = len(engine.memory)
+    values: dict[str, float | str] = {"memory": float(size), "seconds": engine.seconds}
+    if not engine.selection.needs_scores:
+        return values | {
+            "mass": 1.0,
+            "ess": float(size),
+            "summary": "uniform replay: every memory alike, nothing is scored",
+        }
+    weighting = engine.weighting
+    if weighting is None:
+        return values | {"summary": "nothing is scored yet: the next draw does it"}
+    ess, mass = weighting.effective_sample_size, weighting.mass
+    values |= {
+        "mass": mass,
+        "ess": ess,
+        "share_scored": engine.schedule.scored_share(engine.memory),
+    }
+    neighbors = None
+    if weighting.allocation is not None:
+        neighbors = median(weighting.allocation.effective_neighbors)
+        values["neighbors"] = neighbors
+    scored = len(weighting.weights)
+    applied = 1.0 if engine.unit_mass else mass
+    return values | {"summary": reading(ess / scored, applied, neighbors, scored)}
+
+
+def reading(share: float, mass: float, neighbors: float | None, scored: int) -> str:
+    """The sentence: how far replay is from uniform, at what strength, and how local it is."""
+    sentence = f"ESS {100 * share:.0f}% of the memory: "
+    if share > NEARLY_UNIFORM:
+        sentence += "replay is nearly uniform"
+        if mass < NEARLY_UNIFORM:
+            sentence += f"; most of the effect is the mass {mass:.2f}"
+    elif share < NARROW:
+        sentence += "replay repeats few memories; a smaller alpha, or a wider kernel, spreads it"
+    else:
+        sentence += f"replay prefers some memories, at mass {mass:.2f}"
+    if neighbors is not None and neighbors > WIDE * scored:
+        sentence += (
+            f"; a neighbourhood holds {neighbors:.0f} of {scored} memories, so neighbours are "
+            "nearly everybody"
+        )
+    return sentence

@@ -1,0 +1,97 @@
+"""The schedule: when memories are rescored, which are candidates, and whose weights still hold.
+
+Between rescorings weights belong to slot *versions*: a slot that was overwritten since, or is new,
+has the uniform weight until it is scored.
+"""
+
+import torch
+from torch import Tensor
+
+from sphere_replay.memory import Memory
+from sphere_replay.replay.selections import Weighting
+from sphere_replay.replay.weighing import State
+
+
+class Schedule:
+    """Counts draws, and keeps which slots were scored in which version.
+
+    Args:
+        every: Rescore at every n-th draw, and at the first of each task.
+        pool: Score and draw from this many memories, chosen uniformly at each rescoring; None for
+            the whole memory.
+    """
+
+    def __init__(self, every: int, pool: int | None = None) -> None:
+        if every < 1:
+            raise ValueError(f"every counts draws between rescorings: at least 1, got {every}")
+        if pool is not None and pool < 1:
+            raise ValueError(f"a pool has at least one candidate, got {pool}")
+        self.every = every
+        self.pool = pool
+        self._draws_since = 0
+        self._asked = True
+        self._slots = torch.empty(0, dtype=torch.int64)
+        self._versions = torch.empty(0, dtype=torch.int64)
+
+    @property
+    def due(self) -> bool:
+        """Whether the next draw rescores."""
+        return self._asked or self._draws_since >= self.every
+
+    def ask(self) -> None:
+        """The next draw rescores, whatever the count."""
+        self._asked = True
+
+    def count(self) -> None:
+        """A draw was made."""
+        self._draws_since += 1
+
+    def candidates(self, memory: Memory, generator: torch.Generator) -> Tensor:
+        """Slots `[m]` to score now; counting starts again."""
+        size = len(memory)
+        if self.pool is None or self.pool >= size:
+            self._slots = torch.arange(size)
+        else:
+            self._slots = torch.randperm(size, generator=generator)[: self.pool]
+        self._versions = memory.versions.cpu()[self._slots]
+        self._draws_since = 0
+        self._asked = False
+        return self._slots
+
+    def current(self, memory: Memory, weighting: Weighting) -> tuple[Tensor, Tensor]:
+        """Candidate slots and their weights now; the whole memory is as large as it has become."""
+        weights = weighting.weights.cpu()
+        uniform = weighting.mass / len(weights)
+        weights = weights.masked_fill(self._stale(memory), uniform)
+        added = len(memory) - len(weights)
+        if self.pool is not None and len(memory) > self.pool:
+            return self._slots, weights
+        return torch.arange(len(memory)), torch.cat([weights, weights.new_full((added,), uniform)])
+
+    def scored_share(self, memory: Memory) -> float:
+        """How much of the memory still holds what was scored."""
+        return int((~self._stale(memory)).sum()) / len(memory)
+
+    def _stale(self, memory: Memory) -> Tensor:
+        """Which of the scored slots were overwritten since; bool `[m]`."""
+        return memory.versions.cpu()[self._slots] != self._versions
+
+    def state_dict(self) -> State:
+        """Everything the next draw depends on, apart from the memory."""
+        return {
+            "draws_since": self._draws_since,
+            "asked": self._asked,
+            "slots": self._slots,
+            "versions": self._versions,
+        }
+
+    def load_state_dict(self, state: State, memory: Memory) -> None:
+        """Continue where `state_dict` was taken, on the memory of that moment."""
+        slots = state["slots"]
+        if len(slots) and int(slots.max()) >= len(memory):
+            raise ValueError(
+                f"the saved replay has weights for {int(slots.max()) + 1} memories, but the memory "
+                f"holds {len(memory)}: load the state of the memory first"
+            )
+        self._draws_since, self._asked = state["draws_since"], state["asked"]
+        self._slots, self._versions = slots, state["versions"]

@@ -1,0 +1,106 @@
+"""What configurations of runs and arguments of trainers say about replay, under the same names."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from sphere_replay.allocation import Sphere
+from sphere_replay.errors import ConfigError, unknown
+from sphere_replay.memory import Memory
+from sphere_replay.replay.engine import Engine
+from sphere_replay.replay.selections import SELECTIONS, Selection, selection_named
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySettings:
+    """Settings of every replay, whatever is replayed."""
+
+    select: str = "sphere"
+    """Name of the selection: how memories are chosen."""
+    capacity: int = 500
+    """What the memory holds."""
+    replay_batch: int = 32
+    """What is replayed in an update, over all processes."""
+    pool: int | None = None
+    """Candidates at a rescoring, chosen anew each time; None, or fewer memories: all."""
+    alpha: float = 0.5
+    """Share of the risk-driven weights in the blend with uniform replay."""
+    virtual_lr: float | None = None
+    """Length of the virtual step (η); None: the optimizer's learning rate."""
+
+    @property
+    def candidates(self) -> dict[str, int]:
+        """Numbers of memories that distinct draws must come from, by the name of their setting."""
+        sizes = {"capacity": self.capacity}
+        return sizes if self.pool is None else sizes | {"pool": self.pool}
+
+    def check_replay(
+        self, selections: Iterable[str] = SELECTIONS, *, distinct: bool = True
+    ) -> None:
+        """Refuse values that no replay can work with; `distinct` draws need enough candidates."""
+        names = list(selections)
+        if self.select not in names:
+            raise ConfigError(unknown("selection", self.select, names))
+        for name in ("capacity", "replay_batch", "pool"):
+            value = getattr(self, name)
+            if value is None and name == "pool":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if not 0 <= self.alpha <= 1:
+            raise ConfigError(f"alpha must lie in [0, 1], got {self.alpha}")
+        if self.virtual_lr is not None and not 0 <= self.virtual_lr < math.inf:
+            raise ConfigError(f"virtual_lr must be finite and not negative, got {self.virtual_lr}")
+        for name, size in self.candidates.items() if distinct else ():
+            if size < self.replay_batch:
+                raise ConfigError(
+                    f"{self.replay_batch} distinct memories cannot be drawn from {name}={size}: "
+                    f"raise {name} or lower replay_batch"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledSettings(ReplaySettings):
+    """Settings of a replay whose memories keep their weights for a while."""
+
+    every: int = 4
+    """Rescore, with a fresh pool, at every n-th replay, and at the first of each task."""
+    top: int | None = None
+    """How many increments `mir-top` draws from; None: as many as are replayed."""
+    unit_mass: bool = False
+    """Replay at full strength whatever the mass s_w."""
+    replacement: bool = False
+    """Draw with replacement."""
+
+    @property
+    def candidates(self) -> dict[str, int]:
+        """Numbers of memories that distinct draws must come from, by the name of their setting."""
+        ranked = self.top is not None and self.select == "mir-top"
+        return super().candidates | ({"top": self.top or 0} if ranked else {})
+
+    def check_replay(
+        self, selections: Iterable[str] = SELECTIONS, *, distinct: bool = True
+    ) -> None:
+        """Refuse values that no replay can work with."""
+        super().check_replay(selections, distinct=distinct and not self.replacement)
+        for name, value in (("every", self.every), ("top", 1 if self.top is None else self.top)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+    def selection(self, recipe: Sphere) -> Selection:
+        """The selection, on a recipe for those that are built on one."""
+        return selection_named(self.select, recipe, top=self.top or self.replay_batch)
+
+    def engine(self, memory: Memory, recipe: Sphere, generator: torch.Generator) -> Engine:
+        """The engine that draws from a memory by these settings."""
+        return Engine(
+            memory,
+            self.selection(recipe),
+            generator=generator,
+            every=self.every,
+            pool=self.pool,
+            replacement=self.replacement,
+            unit_mass=self.unit_mass,
+        )

@@ -1,0 +1,73 @@
+"""Weighing: a selection, and what it remembers from one weighing to the next."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sphere_replay.numeric import accumulation_dtype, percentile
+from sphere_replay.replay.selections import Selection, Weighting
+from sphere_replay.scoring import Scores
+
+State = dict[str, Any]
+"""A tree of tensors, numbers, strings and None: what checkpoints hold."""
+
+
+class Weigher:
+    """Weighs candidates by a selection, and hands its running scale on.
+
+    Args:
+        selection: How candidates are weighed.
+        generator: Source of a selection's own random choices.
+    """
+
+    def __init__(self, selection: Selection, generator: torch.Generator) -> None:
+        self.selection = selection
+        self.latest: Weighting | None = None
+        """What the last weighing gave, for logs."""
+        self._generator = generator
+        self._running_scale: float | None = None
+
+    def weigh(self, count: int, score: Callable[[], Scores]) -> Weighting:
+        """Weights of that many candidates; they are scored only if the selection needs it."""
+        if not self.selection.needs_scores:
+            precision = accumulation_dtype(torch.device("cpu"))
+            self.latest = Weighting(torch.full((count,), 1 / count, dtype=precision))
+            return self.latest
+        scores = score()
+        weighting = self.selection.weigh(scores, self._running_scale, self._generator)
+        details = {**weighting.details, **increment_quantiles(scores.increments)}
+        self._running_scale = weighting.running_scale
+        cost = scores.passes * len(scores)
+        self.latest = replace(weighting, details=details, cost=cost)
+        return self.latest
+
+    def forget(self) -> None:
+        """Begin afresh: what was weighed before has nothing to do with what comes."""
+        self.latest = None
+        self._running_scale = None
+
+    def state_dict(self) -> State:
+        """Everything the next weighing depends on, and the latest."""
+        latest = self.latest
+        return {
+            "running_scale": self._running_scale,
+            "weights": None if latest is None else latest.weights,
+            "mass": None if latest is None else latest.mass,
+            "details": {} if latest is None else dict(latest.details),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict` was taken."""
+        self._running_scale, self.latest = state["running_scale"], None
+        if state["weights"] is not None:
+            self.latest = Weighting(
+                state["weights"], state["mass"], self._running_scale, state["details"]
+            )
+
+
+def increment_quantiles(increments: Tensor) -> dict[str, float]:
+    """Low, middle and high increments `[m]`, for the log."""
+    return {f"increment_p{100 * q:g}": percentile(increments, q) for q in (0.05, 0.5, 0.95)}
