@@ -90,7 +90,7 @@ def accuracy(model: Any, tokenizer: Any, facts: list[dict[str, str]]) -> float:
 def run(method: str, options: argparse.Namespace) -> tuple[float, float, float]:
     """Accuracy on task 1 before and after task 2, and on task 2."""
     model, tokenizer = build(options.model)
-    replay: Any = ReplayArguments(capacity=200, pool=128, refresh_every=4, batch=4)  # REPLAY
+    replay: Any = ReplayArguments(capacity=200, pool=128, every=4, replay_batch=4)  # REPLAY
     before = 0.0
     for facts in TASKS:
         with tempfile.TemporaryDirectory() as folder:

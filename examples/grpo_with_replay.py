@@ -120,7 +120,7 @@ def run(method: str, options: argparse.Namespace) -> tuple[float, float]:
         }
         trainer: Any
         if method == "SPHERE":
-            replay = GroupReplayArguments(capacity=16, candidates=8, batch=4)  # REPLAY
+            replay = GroupReplayArguments(capacity=16, pool=8, replay_batch=4)  # REPLAY
             trainer = SphereGRPOTrainer(**arguments, replay=replay)  # REPLAY
         else:
             trainer = GRPOTrainer(**arguments)

@@ -17,7 +17,7 @@ BRIEF: dict[str, Any] = {
     "generations": 4,
     "micro_batch": 8,
     "capacity": 8,
-    "candidates": 3,
+    "pool": 3,
     "replay_batch": 4,
     "warm_up": 120,
 }

@@ -37,7 +37,7 @@ def test_the_settings_of_qwen_are_the_papers() -> None:
     assert (config.batch, config.generations, config.epsilon) == (8, 8, 0.2)
     assert (config.max_prompt, config.max_completion) == (1536, 512)
     assert (config.rank, config.lora_alpha, config.lr, config.virtual_lr) == (16, 32, 1e-4, 1e-4)
-    assert (config.capacity, config.candidates, config.replay_batch) == (480, 48, 8)
+    assert (config.capacity, config.pool, config.replay_batch) == (480, 48, 8)
     assert (config.alpha, config.sampler) == (0.5, "vllm")
 
 
@@ -48,9 +48,9 @@ def test_no_preset_runs_programs_without_isolation() -> None:
 
 def test_where_values_come_from() -> None:
     paper, micro = resolve("coding-qwen"), resolve("coding-micro")
-    assert not any(provenance(paper, name) for name in ("lr", "rank", "candidates", "alpha"))
+    assert not any(provenance(paper, name) for name in ("lr", "rank", "pool", "alpha"))
     assert "without saying how much" in provenance(paper, "favor")
-    assert provenance(micro, "candidates") == "chosen here; the paper's is 48"
+    assert provenance(micro, "pool") == "chosen here; the paper's is 48"
     assert provenance(micro, "rank") == "chosen here; the paper's is 16"
     assert provenance(micro, "wall") == "chosen here"
     assert not provenance(micro, "seed")
@@ -62,7 +62,7 @@ def test_where_values_come_from() -> None:
         ({"batch": 0}, "batch must be positive"),
         ({"generations": 1}, "generations must be at least 2"),
         ({"micro_batch": 5}, "micro-batches of 5 do not divide"),
-        ({"candidates": 200}, "200 distinct candidates cannot come from a memory of 160"),
+        ({"pool": 200}, "a pool of 200 distinct problems cannot come from a memory of 160"),
         ({"alpha": 1.5}, r"alpha must lie in \[0, 1\]"),
         ({"sampler": "vlm"}, "did you mean vllm"),
         ({"device": "gpu"}, "unknown device"),

@@ -111,9 +111,7 @@ def test_a_sandbox_that_breaks_is_no_verdict(problem: Problem) -> None:
         judge.rewards([(problem, "a")])
 
 
-def test_the_reward_function_remembers_the_stream_and_not_the_candidates(
-    problem: Problem,
-) -> None:
+def test_the_reward_function_keeps_what_it_has_judged(problem: Problem) -> None:
     judge = Judge(Counting())  # type: ignore[arg-type]  # all of a sandbox that it uses
     reward = VisibleReward(judge, {problem.id: problem})
     message = [{"role": "assistant", "content": "```python\na\n```"}]
@@ -123,7 +121,5 @@ def test_the_reward_function_remembers_the_stream_and_not_the_candidates(
         ("b", True),
         ("", False),
     ]
-    reward.remembers = lambda: False
-    reward(completions=["c"], id=[problem.id])
     assert reward.taken() == []
     assert reward.seconds > 0

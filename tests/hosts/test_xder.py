@@ -166,6 +166,7 @@ def test_increments_are_those_of_the_past_heads() -> None:
         return F.cross_entropy(logits[:, :4], labels, reduction="none")
 
     found = host.score(torch.arange(len(labels))).increments
+    assert host.parts.virtual_lr is not None
     torch.testing.assert_close(found, losses(host.parts.virtual_lr) - losses(0.0))
 
 

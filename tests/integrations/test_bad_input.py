@@ -15,14 +15,15 @@ from sphere_replay.integrations.transformers.callback import check_trainer
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch": 5, "capacity": 4}, "batch=5 memories cannot be drawn from capacity=4"),
-        ({"batch": 5, "pool": 4}, "batch=5 memories cannot be drawn from pool=4"),
-        ({"batch": 5, "top": 4, "select": "mir-top"}, "cannot be drawn from top=4"),
+        ({"replay_batch": 5, "capacity": 4}, "5 distinct memories cannot be .* from capacity=4"),
+        ({"replay_batch": 5, "pool": 4}, "5 distinct memories cannot be drawn from pool=4"),
+        ({"replay_batch": 5, "top": 4, "select": "mir-top"}, "cannot be drawn from top=4"),
         ({"select": "spher"}, "unknown selection 'spher': did you mean sphere"),
         ({"alpha": 1.5}, r"alpha must lie in \[0, 1\]"),
-        ({"virtual_lr": 0.0}, "virtual_lr must be positive"),
+        ({"virtual_lr": -0.1}, "virtual_lr must be finite and not negative, got -0.1"),
+        ({"virtual_lr": None}, "virtual_lr must be a number"),
         ({"strength": -1.0}, "strength must be finite and not negative, got -1"),
-        ({"refresh_every": 0}, "refresh_every must be a whole number of at least 1, got 0"),
+        ({"every": 0}, "every must be a whole number of at least 1, got 0"),
         ({"capacity": 2.5}, "capacity must be a whole number"),
     ],
 )
@@ -32,7 +33,7 @@ def test_arguments_that_make_no_sense(options: dict[str, Any], message: str) -> 
 
 
 def test_what_only_one_selection_reads_limits_no_other() -> None:
-    assert ReplayArguments(batch=5, top=4, select="mir").batch == 5
+    assert ReplayArguments(replay_batch=5, top=4, select="mir").replay_batch == 5
 
 
 def test_packing_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def model_for(kind: str) -> Any:
 
 
 def same_states(one: Any, other: Any) -> bool:
-    first, second = one.language.state_dict(), other.language.state_dict()
+    first, second = one.state_dict(), other.state_dict()
     return same_weights(first["tensors"], second["tensors"]) and (
         first["values"] == second["values"]
     )
@@ -57,7 +57,7 @@ def test_the_last_checkpoint_of_the_output_folder_will_do(tmp_path: Path) -> Non
 
 
 def test_the_callback_resumes_too(tmp_path: Path) -> None:
-    arguments = ReplayArguments(capacity=16, pool=12, refresh_every=2, batch=3)
+    arguments = ReplayArguments(capacity=16, pool=12, every=2, replay_batch=3)
     callbacks = [SphereCallback(arguments) for _ in range(2)]
     whole = trainer("causal", tmp_path / "a", base=Trainer, callbacks=callbacks[:1], **SAVING)
     whole.train()
@@ -75,7 +75,7 @@ def test_memory_goes_from_one_trainer_to_the_next(tmp_path: Path) -> None:
     second = trainer("causal", tmp_path, replay=first.replay, model=first.model, max_steps=2)
     second.train()
     assert second.replay is first.replay
-    assert second.replay.language.task == 1
+    assert second.replay.task == 1
     assert "replay/share/task_0" in second.state.log_history[0]
     assert second.replay.memory.slots.seen == 24
     assert not torch.equal(second.replay.memory.slots.versions, held)

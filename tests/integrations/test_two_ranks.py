@@ -32,7 +32,7 @@ def test_two_processes_do_what_one_does(results: Path, tmp_path: Path) -> None:
     single = trainer("causal", tmp_path, replay=two_ranks.REPLAY, **options)
     single.train()
     both, replay, values = part(results, "whole-0")
-    mine = single.replay.language.state_dict()
+    mine = single.replay.state_dict()
     # Bit for bit: what is remembered, who was a candidate, and where the random streams stand.
     rounded = {"replay.weights"}
     assert mine["tensors"].keys() == replay.keys()

@@ -30,7 +30,7 @@ class Witness(TrainerCallback):
         self.replayed.append([])
 
     def watch(self, session: Any) -> None:
-        draw = session.language.draw
+        draw = session.draw
 
         def watched(*arguments: Any, **options: Any) -> Any:
             chosen = draw(*arguments, **options)
@@ -38,7 +38,7 @@ class Witness(TrainerCallback):
             self.seen.append(session.memory.slots.seen)
             return chosen
 
-        session.language.draw = watched
+        session.draw = watched
 
 
 def by_hand(
@@ -158,7 +158,7 @@ def test_only_adapters_move(kind: str, tmp_path: Path) -> None:
     training.train()
     for name, value in training.model.state_dict().items():
         assert torch.equal(value, before[name]) == ("lora" not in name)
-    assert training.replay.language.replay.weighting is not None
+    assert training.replay.engine.weighting is not None
 
 
 class Scaler:
@@ -179,7 +179,8 @@ def test_a_gradient_scaler_is_honored(tmp_path: Path, unscaled: bool) -> None:
         training = trainer("causal", tmp_path)
         session, model = training.replay, training.model
         batches = list(training.get_train_dataloader())
-        session.language.admit(_rows(batches[0], "causal"))
+        session.keep_rows(_rows(batches[0], "causal"))
+        session.admit()
         batch = pad_rows(_rows(batches[1], "causal"), tiny.PAD)
         loss = features_and_losses(model, batch)[1].mean()
         torch.autograd.backward(loss * (1.0 if scaler is None else factor))
@@ -194,7 +195,8 @@ def test_an_overflowed_window_is_admitted_but_not_replayed(tmp_path: Path) -> No
     training = trainer("causal", tmp_path)
     session, model = training.replay, training.model
     batches = list(training.get_train_dataloader())
-    session.language.admit(_rows(batches[0], "causal"))
+    session.keep_rows(_rows(batches[0], "causal"))
+    session.admit()
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, float("inf"))
     session.keep(batches[1], None)
@@ -208,7 +210,7 @@ def test_the_callback_does_what_the_trainer_does_where_nothing_is_clipped(
     kind: str, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.0}
-    arguments = ReplayArguments(capacity=16, pool=12, refresh_every=2, batch=3)
+    arguments = ReplayArguments(capacity=16, pool=12, every=2, replay_batch=3)
     own = trainer(kind, tmp_path, replay=arguments, **options)
     callback = SphereCallback(arguments)
     other = trainer(kind, tmp_path, base=plain_class(kind), callbacks=[callback], **options)
@@ -222,7 +224,7 @@ def test_the_callback_does_what_the_trainer_does_where_nothing_is_clipped(
 
 def test_the_callback_clips_the_sum(tmp_path: Path) -> None:
     gradients = Gradients()
-    callback = SphereCallback(ReplayArguments(capacity=16, pool=12, batch=3))
+    callback = SphereCallback(ReplayArguments(capacity=16, pool=12, replay_batch=3))
     training = trainer(
         "causal", tmp_path, base=Trainer, callbacks=[callback, gradients], max_grad_norm=0.5
     )

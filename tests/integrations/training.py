@@ -121,7 +121,7 @@ def replaying_class(kind: str) -> Any:
     return {"seq2seq": SphereSeq2SeqTrainer, "causal": SphereTrainer}[kind]
 
 
-ARGUMENTS: dict[str, Any] = {"capacity": 16, "pool": 12, "refresh_every": 2, "batch": 3}
+ARGUMENTS: dict[str, Any] = {"capacity": 16, "pool": 12, "every": 2, "replay_batch": 3}
 
 
 def trainer(

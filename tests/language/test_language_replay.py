@@ -13,12 +13,11 @@ from sphere_replay.language import (
     LanguageReplay,
     Ranks,
     Row,
-    TokenMemory,
     features_and_losses,
     pad_rows,
 )
 from sphere_replay.randomness import generator_for
-from sphere_replay.replay import SELECTIONS, Replay, selection_named
+from sphere_replay.replay import SELECTIONS, Engine, selection_named
 from sphere_replay.scoring import Scores
 
 BOTH = pytest.mark.parametrize("both", [True, False], ids=["t5", "qwen2"])
@@ -35,7 +34,8 @@ def model_with_gradient(both: bool, dropout: float = 0.0) -> Any:
 
 def filled(both: bool, count: int = 20, **options: Any) -> LanguageReplay:
     replay = tiny.language_replay(encoder_decoder=both, **options)
-    replay.admit(tiny.rows(count, encoder_decoder=both), [i % 3 for i in range(count)])
+    replay.keep_rows(tiny.rows(count, encoder_decoder=both), [i % 3 for i in range(count)])
+    replay.admit()
     return replay
 
 
@@ -68,18 +68,19 @@ def test_scores_are_those_of_two_forwards_along_the_stream_gradient(
 ) -> None:
     model, replay = model_with_gradient(both), filled(both, token_budget=budget, virtual_lr=0.5)
     seen: list[Scores] = []
-    weigh = replay.replay.selection.weigh
+    weigh = replay.engine.selection.weigh
 
     class Listening:
-        needs_scores = True
+        needs_scores = needs_features = True
+        every = 2
 
         def weigh(self, scores: Scores, *rest: Any) -> Any:
             seen.append(scores)
             return weigh(scores, *rest)
 
-    replay.replay.selection = Listening()
+    replay.engine.weigher.selection = Listening()
     replay.draw(model, 4)
-    slots = replay.replay.state_dict()["slots"]
+    slots = replay.engine.schedule.state_dict()["slots"]
     assert len(slots) == 16
     expected = scores_by_hand(model, replay, slots, 0.5)
     torch.testing.assert_close(seen[0].losses, expected.losses, rtol=1e-5, atol=1e-5)
@@ -126,8 +127,8 @@ def test_the_added_gradient_is_that_of_the_mean_loss(both: bool, strength: float
 def test_the_mass_counts_if_asked_to() -> None:
     model, replay = model_with_gradient(False), filled(False, unit_mass=False)
     draw = replay.draw(model, 4)
-    assert replay.replay.weighting is not None
-    assert draw.scale == replay.replay.weighting.mass
+    assert replay.engine.weighting is not None
+    assert draw.scale == replay.engine.weighting.mass
     assert 0.5 <= draw.scale < 1
     loss, whole = replay.loss(model, draw), pad_rows(replay.memory.rows(draw.indices), tiny.PAD)
     assert loss is not None
@@ -152,9 +153,9 @@ def test_a_gradient_scaler_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("select", SELECTIONS)
-def test_every_selection_draws_as_the_controller_does(select: str) -> None:
+def test_every_selection_draws_as_the_engine_does(select: str) -> None:
     model, replay = model_with_gradient(False), filled(False, select=select, pool=None, every=1)
-    same = Replay(
+    same = Engine(
         replay.memory.slots,
         selection_named(select, Sphere.instruct(), 16),
         generator=generator_for(0, "replay"),
@@ -206,7 +207,8 @@ def test_a_saved_replay_continues_as_if_nothing_had_happened(select: str) -> Non
     again.load_state_dict(replay.state_dict())
     drawn: list[list[int]] = []
     for each in (replay, again):
-        each.admit(tiny.rows(30, encoder_decoder=False, seed=5))
+        each.keep_rows(tiny.rows(30, encoder_decoder=False, seed=5))
+        each.admit()
         drawn.append([i for _ in range(4) for i in each.draw(model, 3).indices.tolist()])
     assert drawn[0] == drawn[1]
     assert replay.metrics() == again.metrics()
@@ -270,12 +272,13 @@ def test_rows_without_targets_are_left_out_and_counted() -> None:
     rows = tiny.rows(3, encoder_decoder=False)
     rows[1]["labels"][:] = -100
     replay.start_task()
-    replay.admit(rows)
+    replay.keep_rows(rows)
+    replay.admit()
     assert len(replay.memory) == 2
     assert replay.memory.tasks.tolist() == [1, 1]
     assert replay.metrics()["skipped"] == 1
     with pytest.raises(ValueError, match="3 rows need one task each, got 1"):
-        replay.admit(rows, [0])
+        replay.keep_rows(rows, [0])
 
 
 def test_names_and_gradients_that_are_missing_are_named() -> None:
@@ -284,10 +287,6 @@ def test_names_and_gradients_that_are_missing_are_named() -> None:
     model: nn.Module = tiny.qwen2()
     with pytest.raises(RuntimeError, match=r"call loss\.backward\(\) on the stream batch first"):
         filled(False).draw(model, 2)
-    empty = LanguageReplay(
-        TokenMemory(2, generator=generator_for(0, "a")),
-        generator=generator_for(0, "b"),
-        encoder_decoder=False,
-    )
+    empty = tiny.language_replay(capacity=16)
     with pytest.raises(ValueError, match="the memory is empty"):
         empty.draw(model, 2)

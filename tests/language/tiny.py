@@ -13,7 +13,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from sphere_replay.language import LanguageReplay, Row, TokenMemory
+from sphere_replay.language import LanguageReplay, LanguageReplaySettings, Row, TokenMemory
 from sphere_replay.randomness import generator_for, globally_seeded
 
 VOCABULARY = 64
@@ -108,11 +108,17 @@ def language_replay(
     *, encoder_decoder: bool = False, capacity: int = 32, seed: int = 0, **options: Any
 ) -> LanguageReplay:
     memory = TokenMemory(capacity, generator=generator_for(seed, "admission"))
-    settings: dict[str, Any] = {"every": 2, "pool": 16, **options}
+    ranks, recipe = options.pop("ranks", None), options.pop("recipe", None)
+    settings = LanguageReplaySettings(
+        **{"every": 2, "pool": 16, "capacity": capacity, "replay_batch": 1, **options}
+    )
+    settings.check_replay()
     return LanguageReplay(
         memory,
+        settings,
         generator=generator_for(seed, "replay"),
+        recipe=recipe,
         pad_token_id=PAD,
         encoder_decoder=encoder_decoder,
-        **settings,
+        ranks=ranks,
     )

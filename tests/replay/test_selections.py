@@ -199,6 +199,7 @@ def test_sphere_and_its_controls_are_the_weights_of_allocate(
     name: str, running_scale: float | None
 ) -> None:
     scores = random_scores(30)
+    assert scores.features is not None
     recipe = Sphere.vision(k_s=3, k_t=8, alpha=0.7, control=CONTROLS[name])
     expected = allocate(
         scores.increments,

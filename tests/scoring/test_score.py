@@ -164,6 +164,8 @@ def test_train_mode_uses_the_statistics_of_the_batch() -> None:
     )
     torch.testing.assert_close(train.features, torch.relu(normalized).detach())
     evaluated = score(model, 5 + x, y, lr=0.1)
+    assert evaluated.features is not None
+    assert train.features is not None
     assert not torch.allclose(evaluated.features, train.features)
 
 
@@ -176,6 +178,7 @@ def test_dropout_is_the_same_in_both_passes_and_costs_no_randomness() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     second = score(model, x, y, lr=0.1, mode="train")
     assert torch.equal(first.increments, second.increments)
+    assert first.features is not None
     assert (first.features == 0).float().mean() > 0.6
 
 
@@ -256,6 +259,7 @@ def test_own_loss_and_forward() -> None:
         return (outputs - targets).square().sum(1)
 
     scores = score(model, x, y, lr=0.01, loss=squared, forward=forward)
+    assert scores.features is not None
     assert torch.equal(scores.features, x)
     assert scores.increments.sum() < 0, "the step goes down this very loss"
 
@@ -264,6 +268,7 @@ def test_scores_are_ordinary_detached_tensors() -> None:
     model = Mlp()
     backward(model)
     scores = score(model, *data(), lr=0.1)
+    assert scores.features is not None
     for tensor in (scores.increments, scores.losses, scores.features):
         assert not tensor.requires_grad
         assert not tensor.is_inference()

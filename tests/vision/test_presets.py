@@ -236,7 +236,8 @@ def test_a_host_is_assembled_as_the_configuration_says(host: str) -> None:
     assert type(built) is HOSTS[host]
     assert built.memory.capacity == 33
     assert built.memory.admission.name == config.admission
-    assert (built.replay.every, built.replay.pool, built.replay.unit_mass) == (7, 20, True)
+    schedule = built.replay.schedule
+    assert (schedule.every, schedule.pool, built.replay.unit_mass) == (7, 20, True)
     assert built.optimizer.param_groups[0]["lr"] == built.parts.virtual_lr == 0.07
     assert built.parts.replay_batch == 10
     again = build_host(replace(config, seed=5)).network.state_dict()

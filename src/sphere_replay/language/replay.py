@@ -127,11 +127,24 @@ class LanguageReplay:
             strength = self.settings.strength
             loss = self.add_gradient(model, draw, strength=strength, grad_scale=factor)
             replayed = Replayed(draw, loss)
+        self.admit()
+        return replayed
+
+    def admit(self) -> None:
+        """Offer what was kept to the memory: rows of all processes, in the order of ranks.
+
+        Rows without a target token have no loss and are left out.
+        """
         # Batch by batch: on several processes the stream then has the order it has on one.
         for rows in self._window:
-            self._admit(rows)
+            offered = self._ranks.gathered_rows(rows)
+            kept = [r for r in offered if target_count(r, encoder_decoder=self._encoder_decoder)]
+            self._skipped += len(offered) - len(kept)
+            self.memory.add(
+                [{name: row[name] for name in row if name != TASK} for row in kept],
+                [int(row[TASK]) for row in kept],
+            )
         self._window = []
-        return replayed
 
     def draw(self, model: nn.Module, count: int, *, grad_scale: float = 1.0) -> Draw:
         """`count` memories, rescored when due; the model is left as it was.
@@ -232,19 +245,6 @@ class LanguageReplay:
         self._replayed = Counter(state["replayed"])
         self._losses = list(state["losses"])
         self._skipped = state["skipped"]
-
-    def _admit(self, rows: Sequence[Row]) -> None:
-        """Offer rows to the memory: those of all processes, in the order of ranks.
-
-        Rows without a target token have no loss and are left out.
-        """
-        offered = self._ranks.gathered_rows(rows)
-        kept = [row for row in offered if target_count(row, encoder_decoder=self._encoder_decoder)]
-        self._skipped += len(offered) - len(kept)
-        self.memory.add(
-            [{name: row[name] for name in row if name != TASK} for row in kept],
-            [int(row[TASK]) for row in kept],
-        )
 
 
 def check_length(length: int, longest: int | None) -> None:

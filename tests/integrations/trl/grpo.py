@@ -24,7 +24,7 @@ from sphere_replay.integrations.trl.groups import Group
 PROGRAMS = 4
 LONGEST = 6
 EPSILON = 0.2
-ARGUMENTS: dict[str, Any] = {"capacity": 8, "candidates": 5, "batch": 3}
+ARGUMENTS: dict[str, Any] = {"capacity": 8, "pool": 5, "replay_batch": 3}
 
 
 def problems(count: int = 8, passes: int = 2) -> Dataset:

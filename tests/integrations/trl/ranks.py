@@ -13,7 +13,7 @@ from integrations.pairs import leave, write
 from integrations.training import Gradients
 from integrations.trl.grpo import Witness, trainer
 
-REPLAY: dict[str, Any] = {"candidates": 5, "batch": 3}
+REPLAY: dict[str, Any] = {"pool": 5, "replay_batch": 3}
 OPTIONS: dict[str, Any] = {
     "processes": 2,
     "save_strategy": "steps",

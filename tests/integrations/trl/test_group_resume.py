@@ -12,7 +12,7 @@ from integrations.trl.grpo import problems, trainer
 from language import tiny
 
 SAVING: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6}
-REPLAY: dict[str, Any] = {"capacity": 6, "candidates": 4}
+REPLAY: dict[str, Any] = {"capacity": 6, "pool": 4}
 
 
 def same_states(one: Any, other: Any) -> bool:
