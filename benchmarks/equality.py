@@ -189,9 +189,11 @@ def differences(before: object, after: object, where: str = "") -> Iterator[str]
 
 def compare(before: Path, after: Path) -> tuple[list[str], list[str]]:
     """Where results and logs of two folders differ, and which keys of their configurations."""
-    results, logs = ([read(folder) for folder in (before, after)] for read in (_results, _log))
     configs = [_json(folder / "config.json") for folder in (before, after)]
-    places = [*differences(*results, "results"), *differences(*logs, "log")]
+    places = [
+        *differences(_results(before), _results(after), "results"),
+        *differences(_log(before), _log(after), "log"),
+    ]
     keys = sorted(key for key in {*configs[0], *configs[1]} if _differs(key, *configs))
     return places, keys
 
