@@ -5,123 +5,45 @@ compared with the same function called per image, and, where Pillow is installed
 over Pillow images that other code bases run.
 """
 
-import argparse
-import importlib.util
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-from benchmarks import Progress, Report, Target
-from benchmarks.stopwatch import fair_clock, threads
-from benchmarks.timing import describe_machine, interleave, milliseconds
+from benchmarks import harness
+from benchmarks.harness import Benchmark, Cell, at_least, column, named, option, whole
+from benchmarks.rendering import Progress
+from benchmarks.timing import milliseconds
 from sphere_replay.randomness import generator_for
 from sphere_replay.vision.strong_views import HUE, STRENGTH, boxes, strong_views
 
-SUMMARY = "strong views of a batch against a loop over images"
-REQUIRED = 10.0
-"""Times that the loop must take longer."""
-
-LEGEND = (
-    "Views are resized crops, flips, jittered colors and greyscale of random images, on one "
-    "thread. `per image` calls the same function for one image at a time; `Pillow` converts each "
-    "image, changes it and converts it back. Ratios say how many times longer than the batched "
-    "call each takes.",
-)
-NOTES = (
-    "A call for one image spends its time on starting some sixty small operations. Batched, the "
-    "turn of the hue is the largest part, then the interpolation of the crops; images pass in "
-    "groups that stay in the processor's cache.",
-)
-
 
 @dataclass(frozen=True)
-class Cell:
-    """One way to make the views of a batch."""
-
-    way: str
-    images: int
-    size: int
-    rounds: int
-    seconds: float
-    ratio: float
-    """To the seconds of the batched call."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+class Plan(harness.Plan):
     """How many images of what size."""
-    parser.add_argument(
-        "--images", type=int, default=384, choices=range(1, 100_001), metavar="N", help="per batch"
-    )
-    parser.add_argument(
-        "--size", type=int, default=32, choices=range(2, 1025), metavar="N", help="pixels a side"
-    )
+
+    images: int = option(384, "per batch", type=whole(1, 100_000), metavar="N")
+    size: int = option(32, "pixels a side", type=whole(2, 1024), metavar="N")
+    least_rounds: int = 10
+    least_seconds: float = 2.0
 
 
-def measure(arguments: argparse.Namespace, progress: Progress) -> Report:
-    """Time the ways in turns."""
-    images, size = arguments.images, arguments.size
-    progress(0, 1, "strong views")
-    with threads(1):
-        machine = describe_machine()
-        rounds, seconds = (3, 0.1) if arguments.quick else (10, 2.0)
-        cells = measure_cells(images, size, least_rounds=rounds, least_seconds=seconds)
-    progress(1, 1, "done")
-    command = ["sphere", "bench", "augmentation"]
-    command += ["--quick"] if arguments.quick else []
-    command += [] if images == 384 else ["--images", str(images)]
-    command += [] if size == 32 else ["--size", str(size)]
-    return Report(
-        benchmark="augmentation",
-        title="Strong views",
-        command=tuple(command),
-        machine=machine,
-        cells=tuple(asdict(cell) for cell in cells),
-        columns=("views", "images", "pixels", "ms", "times batched"),
-        rows=tuple(
-            (
-                cell.way,
-                str(cell.images),
-                f"{cell.size} x {cell.size}",
-                milliseconds(cell.seconds),
-                f"{cell.ratio:.1f}",
-            )
-            for cell in cells
-        ),
-        legend=LEGEND,
-        notes=NOTES,
-        targets=targets(cells),
-    )
-
-
-def measure_cells(
-    images: int, size: int, *, least_rounds: int = 10, least_seconds: float = 2.0
-) -> list[Cell]:
+def measure(plan: Plan, progress: Progress) -> list[Cell]:
     """Batched views and their rivals on the same random images."""
     source = generator_for(0, "strong views")
-    stored = torch.randint(256, (images, 3, size, size), generator=source, dtype=torch.uint8)
+    shape = (plan.images, 3, plan.size, plan.size)
+    stored = torch.randint(256, shape, generator=source, dtype=torch.uint8)
     scaled = stored.float() / 255
     ways: dict[str, Callable[[], object]] = {
         "batched": lambda: strong_views(scaled, source, mirror=True),
         "per image": lambda: per_image(scaled, source),
     }
-    if importlib.util.find_spec("PIL") is not None:
+    if find_spec("PIL") is not None:
         ways["Pillow"] = lambda: by_pillow(stored, source)
-    timing = interleave(
-        ways, least_rounds=least_rounds, least_seconds=least_seconds, clock=fair_clock()
-    )
-    batched = timing.seconds["batched"]
-    return [
-        Cell(way, images, size, timing.rounds, seconds, seconds / batched)
-        for way, seconds in timing.seconds.items()
-    ]
-
-
-def targets(cells: list[Cell]) -> tuple[Target, ...]:
-    """What X-DER relies on."""
-    ratio = next((cell.ratio for cell in cells if cell.way == "per image"), None)
-    return (Target("times faster in a batch than per image", "at least", REQUIRED, ratio),)
+    timing = plan.race(ways)
+    return [timing.cell(way, "batched", images=plan.images, size=plan.size) for way in ways]
 
 
 def per_image(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -158,3 +80,37 @@ def by_pillow(images: Tensor, generator: torch.Generator) -> Tensor:
             view = view.convert("L").convert("RGB")
         views.append(torch.from_numpy(np.array(view)).permute(2, 0, 1).float() / 255)
     return torch.stack(views)
+
+
+BENCHMARK = Benchmark(
+    title="Strong views",
+    plan=Plan(),
+    quick=Plan(least_rounds=3, least_seconds=0.1),
+    measure=measure,
+    columns={
+        "views": column("figure"),
+        "images": column("images"),
+        "pixels": column("size", by="{0} x {0}".format),
+        "ms": column("seconds", by=milliseconds),
+        "times batched": column("ratio", by="{:.1f}".format),
+    },
+    targets=(
+        at_least(
+            10.0,
+            "times faster in a batch than per image",
+            "ratio",
+            where=named("per image"),
+        ),
+    ),
+    legend="""
+        Views are resized crops, flips, jittered colors and greyscale of random images, on one
+        thread. `per image` calls the same function for one image at a time; `Pillow` converts
+        each image, changes it and converts it back. Ratios say how many times longer than the
+        batched call each takes.
+    """,
+    notes="""
+        A call for one image spends its time on starting some sixty small operations. Batched,
+        the turn of the hue is the largest part, then the interpolation of the crops; images
+        pass in groups that stay in the processor's cache.
+    """,
+)

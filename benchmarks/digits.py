@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from sphere_replay.errors import DataError, UsageError
+from sphere_replay.errors import UsageError
 from sphere_replay.randomness import generator_for
-from sphere_replay.vision.datasets import ImageData, load_images
+from sphere_replay.vision.datasets import ImageData
 from sphere_replay.vision.specs import dataset_spec
 
 
@@ -21,17 +21,14 @@ def random_images(count: int) -> ImageData:
     return ImageData("mnist", images, labels, images[few], few, spec.num_classes, "random")
 
 
-def stored_mnist(folder: Path | None) -> ImageData | None:
-    """MNIST from the folder given, or from $SPHERE_DATA if it is there; None for random images."""
-    place = folder or Path(os.environ.get("SPHERE_DATA", ""))
-    if not (place / "mnist" / "train.parquet").is_file():
-        if folder is not None:
-            raise UsageError(
-                f"--data {folder}: there is no mnist/train.parquet in it; give the folder that "
-                "holds mnist/, or leave --data out for random images of the same shape"
-            )
-        return None
-    try:
-        return load_images("mnist", place)
-    except DataError as error:
-        raise UsageError(str(error)) from error
+def mnist_folder(given: Path | None) -> Path | None:
+    """The folder given, or $SPHERE_DATA if MNIST is there; None for random images."""
+    place = given or Path(os.environ.get("SPHERE_DATA", ""))
+    if (place / "mnist" / "train.parquet").is_file():
+        return place
+    if given is not None:
+        raise UsageError(
+            f"--data {given}: there is no mnist/train.parquet in it; give the folder that "
+            "holds mnist/, or leave --data out for random images of the same shape"
+        )
+    return None

@@ -4,24 +4,22 @@ Steps are those of CIFAR-10's presets in the second task, with a full memory, on
 one thread. Passes are counted beside the time, because they explain most of it.
 """
 
-import argparse
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import torch
 
-from benchmarks import Progress, Report, Target
-from benchmarks.stopwatch import fair_clock, threads
-from benchmarks.timing import describe_machine, interleave, milliseconds
+from benchmarks import harness
+from benchmarks.harness import TWO_DIGITS, Benchmark, Cell, at_most, column
+from benchmarks.rendering import Progress
+from benchmarks.timing import milliseconds
 from sphere_replay.hosts import HOSTS, Batch, Costs, Host
 from sphere_replay.randomness import generator_for
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.presets import resolve
 from sphere_replay.vision.specs import dataset_spec
-
-SUMMARY = "time a stream step of every host against ER, and SPHERE inside it"
 
 DATASET = "cifar10"
 BASELINE = "er"
@@ -32,131 +30,33 @@ BACKWARD = 2
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is measured, and for how long."""
+class Plan(harness.Plan):
+    """Which hosts, at what size."""
 
     width: int = 20
     capacity: int = 500
     batch: int = 32
     hosts: tuple[str, ...] = tuple(HOSTS)
-    rounds: int = 3
+    least_seconds: float = 0.0
 
 
-QUICK = Plan(width=8, capacity=32, batch=4, rounds=1)
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A host with a selection."""
-
-    host: str
-    select: str = "uniform"
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return self.host if self.select == "uniform" else f"{self.host} + {self.select}"
-
-    @property
-    def against(self) -> "Contestant":
-        """Whom it is compared with."""
-        return Contestant(BASELINE if self.select == "uniform" else self.host)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A stream step of a contestant; passes are examples per stream example."""
-
-    figure: str
-    against: str
-    rounds: int
-    seconds: float
-    ratio: float
-    forward: float
-    """All forward passes, those of scoring among them."""
-    backward: float
-    scored: float
-    explained: float
-    """The ratio of passes: forward + 2 backward of both."""
-
-
-LEGEND = (
-    "A step is one stream batch of the second task: losses, replay, update, admission. Passes are "
-    "images per stream image; `scored` are the forward passes in evaluation mode that only judge "
-    "stored or offered images, and are part of `forward`. `ratio` is the time of a step over that "
-    "of a step of `against`; `explained` is the same ratio of forward + 2 backward passes. Fits "
-    "after a task are no part of a step: GDumb, PuriDivER and ABS pay for them with epochs over "
-    "the memory, see the options of each host. One thread; processor time is measured, which other "
-    "programs do not lengthen.",
-)
-
-NOTES = (
-    "X-DER pays for strong views: each step contrasts four views of 64 memories and of the stream "
-    "batch, several times as many images as it learns from. SPHERE pays for scoring: two forwards "
-    "over the memory every few steps. A scored pass is cheaper than others, because batch norms "
-    "are folded into the convolutions and no graph is kept, so its steps take less time than their "
-    "passes explain.",
-)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Nothing but the options that all benchmarks share."""
-
-
-def measure(arguments: argparse.Namespace, progress: Progress) -> Report:
-    """Time the steps."""
-    plan = QUICK if arguments.quick else Plan()
-    with threads(1):
-        machine = describe_machine()
-        cells = measure_cells(plan, progress)
-    columns, rows = _table(cells)
-    setting = (
-        f"ResNet-18 of width {plan.width}, {plan.batch} + {plan.batch} images, "
-        f"K = {plan.capacity}, random images of CIFAR-10's shape."
-    )
-    return Report(
-        benchmark="hosts",
-        title="Hosts",
-        command=("sphere", "bench", "hosts", *(["--quick"] if arguments.quick else [])),
-        machine=machine,
-        cells=tuple(asdict(cell) for cell in cells),
-        columns=columns,
-        rows=rows,
-        legend=(setting, *LEGEND),
-        notes=NOTES,
-        targets=targets(cells) if not arguments.quick else (),
-    )
-
-
-def measure_cells(plan: Plan, progress: Progress) -> list[Cell]:
+def measure(plan: Plan, progress: Progress) -> list[Cell]:
     """Every host of the plan, then those with SPHERE in them."""
-    contestants = [Contestant(host) for host in plan.hosts]
-    contestants += [Contestant(host, "sphere") for host in plan.hosts if host in WITH_SPHERE]
-    announce = Announcer(progress, total=len(contestants) * (1 + plan.rounds))
-    turns = {contestant: Turn(plan, contestant, announce) for contestant in contestants}
-    timing = interleave(
-        {contestant.name: turn for contestant, turn in turns.items()},
-        least_rounds=plan.rounds,
-        least_seconds=0.0,
-        warm_up=False,  # filling the memories was one
-        clock=fair_clock(),
-    )
-    announce("done")
-    return [_cell(contestant, turns, timing.seconds, timing.rounds) for contestant in contestants]
+    against = dict.fromkeys(plan.hosts, BASELINE)
+    against |= {f"{host} + sphere": host for host in plan.hosts if host in WITH_SPHERE}
+    progress.expect(len(against) * (1 + plan.least_rounds))
+    turns = {name: Turn(plan, name, progress) for name in against}
+    # Filling the memories was the warm-up.
+    timing = plan.race(turns, each=Turn.STEPS, warm_up=False)
 
-
-class Announcer:
-    """Tells a progress bar what begins, and how many things are done by then."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress = progress
-        self._total = total
-        self._done = 0
-
-    def __call__(self, label: str) -> None:
-        """The next thing begins."""
-        self._progress(self._done, self._total, label)
-        self._done += 1
+    cells = []
+    for ours, theirs in against.items():
+        cell = timing.cell(ours, theirs, **turns[ours].passes)
+        cell["explained"] = turns[ours].work / turns[theirs].work
+        # GDumb's steps have no passes.
+        cell["unexplained"] = cell["ratio"] / cell["explained"] if cell["explained"] else None
+        cells.append(cell)
+    return cells
 
 
 class Turn:
@@ -165,19 +65,19 @@ class Turn:
     STEPS = 8
     """A multiple of every preset's interval."""
 
-    def __init__(self, plan: Plan, contestant: Contestant, announce: Announcer) -> None:
-        announce(f"fill the memory, {contestant.name}")
-        self.config = _config(plan, contestant)
+    def __init__(self, plan: Plan, name: str, progress: Progress) -> None:
+        progress(f"fill the memory, {name}")
+        self.config = _config(plan, name)
         self.host = _filled(self.config)
         self._batches = _batches(self.config, task=1)
         self._before = Costs(**asdict(self.host.costs))
         self._steps = 0
-        self._announce = announce
-        self._name = contestant.name
+        self._progress = progress
+        self._name = name
 
     def __call__(self) -> None:
         """Take the steps."""
-        self._announce(f"time the steps, {self._name}")
+        self._progress(f"time the steps, {self._name}")
         for batch in itertools.islice(self._batches, self.STEPS):
             self.host.observe(batch)
         self._steps += self.STEPS
@@ -189,22 +89,20 @@ class Turn:
         before, after = asdict(self._before), asdict(self.host.costs)
         return {name: (after[name] - before[name]) / examples for name in after}
 
-
-def targets(cells: Sequence[Cell]) -> tuple[Target, ...]:
-    """What the library promises: time goes to passes, not to what surrounds them."""
-    # GDumb's steps have no passes.
-    overheads = [cell.ratio / cell.explained for cell in cells if cell.explained > 0]
-    name = "times as long as its passes explain, for a step of any host"
-    return (Target(name, "at most", 1.25, max(overheads, default=None)),)
+    @property
+    def work(self) -> float:
+        """Passes in units of a forward pass."""
+        return self.passes["forward"] + BACKWARD * self.passes["backward"]
 
 
-def _config(plan: Plan, contestant: Contestant) -> VisionConfig:
+def _config(plan: Plan, name: str) -> VisionConfig:
+    host, _, select = name.partition(" + ")
     # Two memories per stream image, as in the preset, at every batch size.
-    options = {"contrast_batch": 2 * plan.batch} if contestant.host == "xder" else {}
+    options = {"contrast_batch": 2 * plan.batch} if host == "xder" else {}
     return resolve(
         f"{DATASET}-small",
-        contestant.host,
-        contestant.select,
+        host,
+        select or "uniform",
         width=plan.width,
         capacity=plan.capacity,
         batch=plan.batch,
@@ -236,37 +134,41 @@ def _batches(config: VisionConfig, task: int) -> Iterator[Batch]:
         yield Batch(images, labels, labels)
 
 
-def _cell(
-    contestant: Contestant, turns: dict[Contestant, Turn], seconds: dict[str, float], rounds: int
-) -> Cell:
-    other = contestant.against
-    ours, theirs = (_work(turns[each]) for each in (contestant, other))
-    return Cell(
-        contestant.name,
-        other.name,
-        rounds,
-        seconds[contestant.name] / Turn.STEPS,
-        seconds[contestant.name] / seconds[other.name],
-        **turns[contestant].passes,
-        explained=ours / theirs,
-    )
-
-
-def _work(turn: Turn) -> float:
-    return turn.passes["forward"] + BACKWARD * turn.passes["backward"]
-
-
-def _table(cells: Sequence[Cell]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    columns = ("host", "ms", "forward", "scored", "backward", "against", "ratio", "explained")
-    show: Callable[[float], str] = "{:.2f}".format
-    rows = tuple(
-        (
-            cell.figure,
-            milliseconds(cell.seconds),
-            *(show(value) for value in (cell.forward, cell.scored, cell.backward)),
-            cell.against,
-            *(show(value) for value in (cell.ratio, cell.explained)),
-        )
-        for cell in cells
-    )
-    return columns, rows
+BENCHMARK = Benchmark(
+    title="Hosts",
+    plan=Plan(),
+    quick=Plan(width=8, capacity=32, batch=4, least_rounds=1),
+    quick_targets=False,
+    measure=measure,
+    columns={
+        "host": column("figure"),
+        "ms": column("seconds", by=milliseconds),
+        **{name: column(name, by=TWO_DIGITS) for name in ("forward", "scored", "backward")},
+        "against": column("against"),
+        **{name: column(name, by=TWO_DIGITS) for name in ("ratio", "explained")},
+    },
+    targets=(
+        # Time goes to passes, not to what surrounds them.
+        at_most(1.25, "times as long as its passes explain, for a step of any host", "unexplained"),
+    ),
+    setting=lambda plan: (
+        f"ResNet-18 of width {plan.width}, {plan.batch} + {plan.batch} images, "
+        f"K = {plan.capacity}, random images of CIFAR-10's shape."
+    ),
+    legend="""
+        A step is one stream batch of the second task: losses, replay, update, admission. Passes
+        are images per stream image; `scored` are the forward passes in evaluation mode that
+        only judge stored or offered images, and are part of `forward`. `ratio` is the time of a
+        step over that of a step of `against`; `explained` is the same ratio of forward + 2
+        backward passes. Fits after a task are no part of a step: GDumb, PuriDivER and ABS pay
+        for them with epochs over the memory, see the options of each host. One thread;
+        processor time is measured, which other programs do not lengthen.
+    """,
+    notes="""
+        X-DER pays for strong views: each step contrasts four views of 64 memories and of the
+        stream batch, several times as many images as it learns from. SPHERE pays for scoring:
+        two forwards over the memory every few steps. A scored pass is cheaper than others,
+        because batch norms are folded into the convolutions and no graph is kept, so its steps
+        take less time than their passes explain.
+    """,
+)

@@ -4,22 +4,21 @@ The fresh ones run under the same bubblewrap mounts and namespaces (and, for the
 any), as many side by side as there are workers. Every figure is a ratio of medians taken in turns.
 """
 
-import argparse
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import Progress, Report, Target
-from benchmarks.timing import describe_machine, interleave
+from benchmarks import harness
+from benchmarks.harness import Benchmark, Cell, at_least, column, named, option, whole
+from benchmarks.rendering import Progress
 from sphere_replay.errors import UsageError
 from sphere_replay.sandbox import Job, Limits, Sandbox, SandboxError
 from sphere_replay.sandbox.isolation import ISOLATIONS, pytest_command
 from sphere_replay.sandbox.worker import Worker
-
-SUMMARY = "programs a second in the sandbox, against a fresh pytest for each"
 
 FRESH, OPEN, WARM = "fresh pytest, isolated", "fresh pytest, no isolation", "warm workers"
 
@@ -46,120 +45,35 @@ def count(items):
     return counts  # variant %d
 """
 
-
 _NO_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is measured, and for how long."""
+class Plan(harness.Plan):
+    """How many programs, where."""
 
+    workers: int = option(2, "side by side (default: 2)", type=whole(1), metavar="N")
+    isolation: str = option(
+        "auto", "(default: the best that works here)", choices=("auto", *ISOLATIONS)
+    )
     programs: int = 16
     """Programs of a turn."""
-    workers: int = 2
     least_rounds: int = 5
     least_seconds: float = 2.0
 
 
-QUICK = Plan(programs=6, least_rounds=2, least_seconds=0.2)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One way to run programs."""
-
-    figure: str
-    isolation: str
-    workers: int
-    rounds: int
-    seconds: float
-    """Per program."""
-    ratio: float
-    """How many times as many programs the warm workers run in the same time."""
-
-    @property
-    def per_second(self) -> float:
-        """Programs a second."""
-        return 1 / self.seconds
-
-
-LEGEND = (
-    "One program is a function of five lines and six test nodes, all of which pass. A warm worker "
-    "has imported pytest, and forks for every program: new namespaces, limits, filter of system "
-    "calls, reports with a nonce, a folder that is removed. A fresh pytest starts Python under the "
-    "same mounts; it has no limits, and its exit code could be forged.",
-)
-NOTES = (
-    "A fresh run spends most of its time importing pytest and setting up its session, which a warm "
-    "worker does once. What is left is two forks, collecting, and running.",
-)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m benchmarks sandbox`."""
-    parser.add_argument(
-        "--workers", type=int, metavar="N", help=f"side by side (default: {Plan.workers})"
-    )
-    parser.add_argument(
-        "--isolation",
-        choices=("auto", *ISOLATIONS),
-        default="auto",
-        help="(default: the best that works here)",
-    )
-
-
-def measure(arguments: argparse.Namespace, progress: Progress) -> Report:
-    """Run the comparison."""
-    plan = QUICK if arguments.quick else Plan()
-    command = ["sphere", "bench", "sandbox"] + (["--quick"] if arguments.quick else [])
-    if arguments.workers is not None:
-        if arguments.workers < 1:
-            raise UsageError("--workers takes at least 1")
-        plan = Plan(plan.programs, arguments.workers, plan.least_rounds, plan.least_seconds)
-        command += ["--workers", str(arguments.workers)]
-    if arguments.isolation != "auto":
-        command += ["--isolation", arguments.isolation]
-    machine = describe_machine()
-    progress(0, 1, "programs in turns")
+def measure(plan: Plan, progress: Progress) -> list[Cell]:
+    """Time the same programs in each way; every verdict is checked on the way."""
     try:
-        cells = measure_cells(plan, arguments.isolation)
+        return _measure(plan)
     except SandboxError as error:
         raise UsageError(str(error)) from error
-    progress(1, 1, "done")
-    columns = (
-        "how",
-        "isolation",
-        "side by side",
-        "programs/s",
-        "ms a program",
-        "warm is faster by",
-    )
-    rows = tuple(
-        (
-            *(cell.figure, cell.isolation, str(cell.workers), f"{cell.per_second:.1f}"),
-            *(f"{1e3 * cell.seconds:.0f}", f"{cell.ratio:.1f}x"),
-        )
-        for cell in cells
-    )
-    return Report(
-        "sandbox",
-        "Speed of the sandbox",
-        tuple(command),
-        machine,
-        tuple({**asdict(cell), "per_second": cell.per_second} for cell in cells),
-        columns,
-        rows,
-        LEGEND,
-        NOTES,
-        targets(cells),
-    )
 
 
-def measure_cells(plan: Plan, isolation: str = "auto") -> list[Cell]:
-    """Time the same programs in each way; every verdict is checked on the way."""
+def _measure(plan: Plan) -> list[Cell]:
     jobs = [Job(_PROGRAM % number, _TESTS) for number in range(plan.programs)]
     with (
-        Sandbox(isolation, workers=plan.workers) as sandbox,
+        Sandbox(plan.isolation, workers=plan.workers) as sandbox,
         tempfile.TemporaryDirectory(prefix="sphere-bench-") as place,
         ThreadPoolExecutor(plan.workers) as threads,
     ):
@@ -179,26 +93,19 @@ def measure_cells(plan: Plan, isolation: str = "auto") -> list[Cell]:
 
             return turn
 
-        timing = interleave(
+        # Programs are other processes: only seconds count.
+        timing = plan.race(
             {WARM: warm, FRESH: fresh(sandbox.isolation), OPEN: fresh("none")},
-            least_rounds=plan.least_rounds,
-            least_seconds=plan.least_seconds,
+            each=plan.programs,
+            clock=time.perf_counter,
         )
         used = {WARM: sandbox.isolation, FRESH: sandbox.isolation, OPEN: "none"}
-        return [
-            Cell(
-                *(name, used[name], plan.workers, timing.rounds, seconds / plan.programs),
-                seconds / timing.seconds[WARM],
-            )
-            for name, seconds in timing.seconds.items()
-        ]
-
-
-def targets(cells: Sequence[Cell]) -> tuple[Target, ...]:
-    """What is promised about these figures."""
-    ratios = [cell.ratio for cell in cells if cell.figure == FRESH]
-    name = "warm workers against a fresh pytest per program, equal isolation"
-    return (Target(name, "at least", 5.0, min(ratios) if ratios else None),)
+    return [
+        timing.cell(
+            *(name, WARM), isolation=used[name], workers=plan.workers, per_second=1 / seconds
+        )
+        for name, seconds in timing.seconds.items()
+    ]
 
 
 def _write(jobs: Sequence[Job], place: Path) -> list[Path]:
@@ -230,3 +137,38 @@ def _fresh_worker(isolation: str, folder: Path) -> None:
         worker.ask(program, tests, None, Limits())
     finally:
         worker.close()
+
+
+BENCHMARK = Benchmark(
+    title="Speed of the sandbox",
+    threads=None,
+    plan=Plan(),
+    quick=Plan(programs=6, least_rounds=2, least_seconds=0.2),
+    measure=measure,
+    columns={
+        "how": column("figure"),
+        "isolation": column("isolation"),
+        "side by side": column("workers"),
+        "programs/s": column("per_second", by="{:.1f}".format),
+        "ms a program": column("seconds", by=lambda seconds: f"{1e3 * seconds:.0f}"),
+        "warm is faster by": column("ratio", by="{:.1f}x".format),
+    },
+    targets=(
+        at_least(
+            5.0,
+            "warm workers against a fresh pytest per program, equal isolation",
+            "ratio",
+            where=named(FRESH),
+        ),
+    ),
+    legend="""
+        One program is a function of five lines and six test nodes, all of which pass. A warm
+        worker has imported pytest, and forks for every program: new namespaces, limits, filter
+        of system calls, reports with a nonce, a folder that is removed. A fresh pytest starts
+        Python under the same mounts; it has no limits, and its exit code could be forged.
+    """,
+    notes="""
+        A fresh run spends most of its time importing pytest and setting up its session, which a
+        warm worker does once. What is left is two forks, collecting, and running.
+    """,
+)

@@ -2,42 +2,25 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from benchmarks.bare import BareReplay
-from benchmarks.stopwatch import PARTS, Stopwatch, divided, fair_clock
-from benchmarks.timing import interleave
+from benchmarks.harness import Cell, Plan
+from benchmarks.stopwatch import DividedTurn
 from sphere_replay.vision.datasets import ImageData
 from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.presets import resolve
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """Median seconds of a step by contestant, and how those of `sphere` divide."""
+def step_cells(plan: Plan, data: ImageData, *, capacity: int, steps: int) -> list[Cell]:
+    """The runner against the bare loop, and SPHERE with its parts against the runner.
 
-    seconds: dict[str, float]
-    """Of `bare`, `er` and `sphere`."""
-    shares: dict[str, float]
-    """Of PARTS, adding up to 1: means over the turns."""
-    batch: int
-    """Stream images of a step."""
-    rounds: int
-
-
-def time_steps(
-    data: ImageData, *, capacity: int, steps: int, least_rounds: int, least_seconds: float
-) -> StepTimes:
-    """Time turns of `steps` steps each on the first task of MNIST's stream.
-
-    The task is gone through over and over, without its first and its last step: a task's end is
-    for evaluations.
+    Turns are `steps` steps each on the first task of MNIST's stream. The task is gone through over
+    and over, without its first and its last step: a task's end is for evaluations.
     """
     runner, sphere = (_job(data, select, capacity) for select in ("uniform", "sphere"))
     batch, replay_batch = runner.config.batch, runner.config.replay_batch
     batches = list(runner.stream.batches(0, batch))
     bare = BareReplay(data.train_images, runner.stream.labels, capacity, replay_batch)
-    shares: list[dict[str, float]] = []
 
     def turns(step: Callable[[int], object], start: float) -> Callable[[], None]:
         # Everyone starts elsewhere: the second would find the first one's images in the cache.
@@ -51,32 +34,23 @@ def time_steps(
 
         return turn
 
-    turn_of_sphere = turns(sphere.advance, 2 / 3)
-
-    def divided_turn() -> None:
-        watch = Stopwatch(fair_clock())
-        with divided(watch):
-            turn_of_sphere()
-        whole = sum(watch.seconds.values())
-        shares.append({part: seconds / whole for part, seconds in watch.seconds.items()})
-
-    timing = interleave(
+    divided = DividedTurn(turns(sphere.advance, 2 / 3))
+    timing = plan.race(
         {
-            "bare": turns(lambda index: bare.step(batches[index]), 0),
-            "er": turns(runner.advance, 1 / 3),
-            "sphere": divided_turn,
+            "bare loop": turns(lambda index: bare.step(batches[index]), 0),
+            "ER": turns(runner.advance, 1 / 3),
+            "ER + SPHERE": divided,
         },
-        least_rounds=least_rounds,
-        least_seconds=least_seconds,
-        clock=fair_clock(),
+        each=steps,
     )
-    counted = shares[1:]  # the first turn is the warm-up
-    return StepTimes(
-        {name: seconds / steps for name, seconds in timing.seconds.items()},
-        {part: sum(turn[part] for turn in counted) / len(counted) for part in PARTS},
-        batch,
-        timing.rounds,
-    )
+
+    def cell(name: str, against: str) -> Cell:
+        speed = batch / timing.seconds[name]
+        more = {"setting": "a step", "threads": 1, "images_per_second": speed}
+        return timing.cell(name, against, **more)
+
+    whole = cell("ER + SPHERE", "ER")
+    return [cell("ER", "bare loop"), whole, *divided.cells(whole)]
 
 
 def _job(data: ImageData, select: str, capacity: int) -> VisionJob:

@@ -1,6 +1,5 @@
 """Where the time of a training step goes: clocks around the public seams of replay."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
@@ -8,6 +7,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from benchmarks.harness import Cell
+from benchmarks.timing import fair_clock
 from sphere_replay.replay import Draw, Replay, SphereSelection, Weighting
 from sphere_replay.replay.controller import Scorer
 from sphere_replay.scoring import Scores
@@ -70,19 +71,36 @@ def divided(watch: Stopwatch) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Let torch use this many threads; afterwards as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+class DividedTurn:
+    """A turn of training steps, divided among PARTS whenever it is taken."""
 
+    def __init__(self, turn: Callable[[], object]) -> None:
+        self._turn = turn
+        self._shares: list[dict[str, float]] = []
 
-def fair_clock() -> Callable[[], float]:
-    """On one thread the processor's own time, which other work does not lengthen; else seconds."""
-    precise = time.get_clock_info("process_time").resolution < 1e-5
-    alone = torch.get_num_threads() == 1
-    return time.process_time if precise and alone else time.perf_counter
+    def __call__(self) -> None:
+        """Take the turn."""
+        watch = Stopwatch(fair_clock())
+        with divided(watch):
+            self._turn()
+        whole = sum(watch.seconds.values())
+        self._shares.append({part: seconds / whole for part, seconds in watch.seconds.items()})
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of PARTS, adding up to 1: means over the turns without the first, a warm-up."""
+        counted = self._shares[1:]
+        return {part: sum(turn[part] for turn in counted) / len(counted) for part in PARTS}
+
+    def cells(self, whole: Cell) -> list[Cell]:
+        """The parts of a cell that was measured with these turns; they add up to it."""
+        return [
+            {
+                "figure": f"its {part}",
+                "against": whole["against"],
+                "part_of": whole["figure"],
+                "seconds": share * whole["seconds"],
+                "ratio": share * whole["ratio"],
+            }
+            for part, share in self.shares.items()
+        ]

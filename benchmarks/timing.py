@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -26,6 +27,13 @@ class Timing:
 
     seconds: dict[str, float]
     rounds: int
+
+    def cell(self, name: str, other: str, /, **more: Any) -> dict[str, Any]:
+        """The time of a contestant, and how many times as long as another one's it is."""
+        seconds = self.seconds[name]
+        ratio = seconds / self.seconds[other]
+        times = {"rounds": self.rounds, "seconds": seconds, "ratio": ratio}
+        return {"figure": name, "against": other, **times, **more}
 
 
 def interleave(
@@ -139,15 +147,26 @@ def _status_mib(field: str) -> float:
 
 
 @contextmanager
-def all_threads() -> Iterator[int]:
-    """Let torch use every thread that this process may run on; afterwards as many as before."""
+def threads(count: int | None) -> Iterator[None]:
+    """Let torch use this many threads, or all (None); afterwards as many as before."""
     before = torch.get_num_threads()
-    threads = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    torch.set_num_threads(threads)
+    torch.set_num_threads(available_threads() if count is None else count)
     try:
-        yield threads
+        yield
     finally:
         torch.set_num_threads(before)
+
+
+def available_threads() -> int:
+    """How many threads this process may run on."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def fair_clock() -> Callable[[], float]:
+    """On one thread the processor's own time, which other work does not lengthen; else seconds."""
+    precise = time.get_clock_info("process_time").resolution < 1e-5
+    alone = torch.get_num_threads() == 1
+    return time.process_time if precise and alone else time.perf_counter
 
 
 def describe_machine() -> dict[str, object]:

@@ -1,28 +1,15 @@
-"""The benchmark compares equals, times them fairly, and says what it measured."""
+"""The benchmark of allocations compares equals, at sizes where all of them can take part."""
 
-import argparse
-import itertools
-import json
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import Target, timing
-from benchmarks import __main__ as bench
-from benchmarks import allocate as allocate_benchmark
-from benchmarks.allocate import (
-    QUICK,
-    Cell,
-    Plan,
-    inputs,
-    measure_cells,
-    targets,
-    workload,
-)
+from benchmarks import harness, timing
+from benchmarks.allocate import BENCHMARK, Plan, inputs, measure, ratios, workload
+from benchmarks.harness import Cell, Target
 from benchmarks.naive import (
     Allocator,
     keops_weights,
@@ -30,12 +17,19 @@ from benchmarks.naive import (
     pot_weights,
     topk_weights,
 )
+from benchmarks.rendering import Progress
 from sphere_replay import Allocation, Sphere, allocate
-from sphere_replay.errors import UsageError
 
 
-def silent(done: int, total: int, label: str) -> None:
-    pass
+@pytest.fixture(autouse=True)
+def gentle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the threads that the tests were given."""
+    monkeypatch.setattr(timing, "available_threads", torch.get_num_threads)
+
+
+needs_linux = pytest.mark.skipif(
+    not (timing.PROCESS / "clear_refs").exists(), reason="only Linux tells a process its peak"
+)
 
 
 @pytest.mark.parametrize(("size", "dim"), [(2, 4), (20, 8), (101, 8), (300, 16), (400, 100)])
@@ -90,82 +84,6 @@ def test_inputs_are_repeatable_and_a_tenth_of_them_are_spikes() -> None:
     assert features.dtype == torch.float32
 
 
-def test_contestants_take_turns_after_a_warm_up_that_does_not_count() -> None:
-    calls: list[str] = []
-    now = itertools.count()
-    result = timing.interleave(
-        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")},
-        least_rounds=2,
-        least_seconds=0,
-        clock=lambda: float(next(now)),
-    )
-    assert calls == ["a", "b"] * 3
-    assert result.rounds == 2
-    assert result.seconds == {"a": 1.0, "b": 1.0}
-
-
-def test_rounds_go_on_until_there_was_time_enough_and_the_median_is_taken() -> None:
-    durations = iter([1.0, 9.0, 2.0, 1.0, 1.0, 1.0])
-    now = [0.0]
-
-    def work() -> None:
-        now[0] += next(durations)
-
-    result = timing.interleave(
-        {"only": work}, least_seconds=14.0, warm_up=False, clock=lambda: now[0]
-    )
-    assert result.rounds == 5
-    assert result.seconds["only"] == 1.0
-
-
-needs_linux = pytest.mark.skipif(
-    not (timing.PROCESS / "clear_refs").exists(), reason="only Linux tells a process its peak"
-)
-
-
-HOLDER = """
-import torch
-
-def hold(inputs, mib):
-    given = torch.ones(inputs << 18)
-    return lambda: given[0] + torch.ones(mib << 18).sum()
-"""
-
-
-@needs_linux
-def test_peak_counts_what_the_call_holds_and_not_its_inputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "holder.py").write_text(HOLDER)
-    monkeypatch.syspath_prepend(tmp_path)
-    peak = timing.peak_memory("holder:hold", {"inputs": 100, "mib": 64}, {"inputs": 1, "mib": 1})
-    if peak is None:
-        pytest.skip("this system refuses to reset the high-water mark")
-    assert 63 < peak < 68
-
-
-@needs_linux
-def test_failed_measurement_of_memory_shows_the_cause() -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)exit code 1.*KeyError: 'nobody'"):
-        timing.peak_memory(
-            "benchmarks.allocate:workload",
-            {"name": "nobody", "size": 8, "dim": 4},
-            {"name": "nobody", "size": 8, "dim": 4},
-        )
-
-
-def test_no_peak_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "PROCESS", Path("/nowhere"))
-    assert timing.peak_memory("any:thing", {}, {}) is None
-
-
-def test_all_threads_are_given_back() -> None:
-    before = torch.get_num_threads()
-    with timing.all_threads() as threads:
-        assert torch.get_num_threads() == threads
-    assert torch.get_num_threads() == before
-
-
 def test_default_plan_leaves_out_what_would_take_too_long() -> None:
     cells = list(Plan().cells())
     assert len(cells) == 6 * 3 + 1
@@ -185,7 +103,7 @@ def test_limits_decide_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
         peers_up_to=0,
         least_seconds=0,
     )
-    takers = [set(cell.seconds) for cell in measure_cells(plan, silent)]
+    takers = [set(cell["seconds"]) for cell in measure(plan, Progress())]
     assert takers[0] == {"sphere", "gemm", "naive", "topk", "gemm_into"}
     assert takers[1] == {"sphere", "gemm", "gemm_into", "dense", "tiled", "unkept"}
     assert takers[2] == {"sphere", "gemm", "dense", "tiled", "unkept"}
@@ -193,11 +111,15 @@ def test_limits_decide_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cell(size: int, dim: int, peak: float | None = None, **seconds: float) -> Cell:
-    return Cell(size, dim, 3, seconds, {"sphere": peak})
+    return {"m": size, "d": dim, "ratios": ratios(seconds), "peak_mib": {"sphere": peak}}
+
+
+def judged(cells: list[Cell]) -> list[Target]:
+    return [target.judged(cells) for target in BENCHMARK.targets]
 
 
 def test_targets_take_the_worst_cell() -> None:
-    naive, gemm, memory, tiled = targets(
+    naive, gemm, memory, tiled = judged(
         [
             cell(1000, 512, sphere=1.0, naive=2.0),
             cell(2000, 512, sphere=1.0, naive=9.0),
@@ -213,41 +135,15 @@ def test_targets_take_the_worst_cell() -> None:
     assert (tiled.measured, tiled.met) == (2.0, True)
 
 
-def test_target_that_was_not_measured_is_neither_met_nor_missed() -> None:
-    assert [target.met for target in targets([cell(500, 100, sphere=1.0)])] == [None] * 4
-    assert Target("t", "at least", 4.0, 4.0).met is True
-    assert Target("t", "at most", 4.0, 4.1).met is False
-
-
-def run(*argv: str) -> int:
-    parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
-    return bench.run(parser.parse_args(["allocate", *argv]))
-
-
-TINY = ("--quick", "--sizes", "20", "60", "--dims", "8")
-
-
-@pytest.fixture
-def gentle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As few rounds as possible, and only the threads that the tests were given."""
-    monkeypatch.setattr(allocate_benchmark, "all_threads", nullcontext)
-    monkeypatch.setattr(
-        allocate_benchmark, "QUICK", replace(QUICK, tiled_from=60, least_seconds=0.0)
-    )
-
-
-@pytest.fixture
-def without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peaks take a process each; tests of the output do without."""
-    monkeypatch.setattr(timing, "PROCESS", Path("/nowhere"))
+def test_targets_that_were_not_measured_are_neither_met_nor_missed() -> None:
+    assert [target.met for target in judged([cell(500, 100, sphere=1.0)])] == [None] * 4
 
 
 @needs_linux
 def test_peaks_of_both_versions_are_part_of_a_cell() -> None:
-    plan = replace(QUICK, sizes=(1000,), dims=(8,), dense_up_to=0, least_seconds=0.0)
-    (found,) = measure_cells(plan, silent)
-    ours, naive = found.peak_mib["sphere"], found.peak_mib["naive"]
+    plan = replace(BENCHMARK.quick, sizes=(1000,), dims=(8,), dense_up_to=0, least_seconds=0.0)
+    (found,) = measure(plan, Progress())
+    ours, naive = found["peak_mib"]["sphere"], found["peak_mib"]["naive"]
     if ours is None or naive is None:
         pytest.skip("this system refuses to reset the high-water mark")
     matrix = 1000**2 * 4 / 2**20
@@ -256,13 +152,13 @@ def test_peaks_of_both_versions_are_part_of_a_cell() -> None:
     assert naive > 4 * matrix
 
 
-@pytest.mark.usefixtures("gentle", "without_memory")
-def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*TINY, "--json") == 0
-    report = json.loads(capsys.readouterr().out)
-    assert {"cpu", "threads", "torch"} <= set(report["machine"])
-    assert report["command"] == ["sphere", "bench", "allocate", *TINY]
-    small, large = report["cells"]
+def test_cells_have_times_and_the_ratios_of_those_who_took_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timing, "PROCESS", Path("/nowhere"))
+    plan = replace(BENCHMARK.quick, sizes=[60, 20], dims=(8,), tiled_from=60, least_seconds=0.0)
+    report = harness.measure("allocate", BENCHMARK, plan, Progress())
+    small, large = report.cells
     assert (small["m"], small["d"], large["m"]) == (20, 8, 60)
     assert small["rounds"] >= 3
     assert small["ratios"]["naive / sphere"] == pytest.approx(
@@ -271,78 +167,13 @@ def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None
     assert "tiled / dense" in large["ratios"]
     assert "tiled / dense" not in small["ratios"]
     assert small["peak_mib"] == {"sphere": None, "naive": None}
-    for target in report["targets"]:
-        assert {"name", "required", "measured", "met"} <= set(target)
-
-
-@pytest.mark.usefixtures("gentle", "without_memory")
-def test_page_has_table_machine_targets_and_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(*TINY, "--markdown", "page.md") == 0
-    page = Path("page.md").read_text(encoding="utf-8")
-    assert page.startswith("# Performance\n")
-    assert "`sphere bench allocate --quick --sizes 20 60 --dims 8 --markdown page.md`" in page
-    assert f"torch {torch.__version__}" in page
-    assert "| m | d | sphere ms | naive / sphere | topk / sphere |" in page
-    assert "| times a bare GEMM, m = 4000, d = 512 | at most 2 | - | not measured |" in page
-    assert "naive / sphere" not in capsys.readouterr().err
-    rows = [line for line in page.splitlines() if line.startswith(("| 20 ", "| 60 "))]
-    assert len(rows) == 2
-    assert len({line.count("|") for line in rows}) == 1
-
-
-@pytest.mark.usefixtures("gentle", "without_memory")
-def test_page_does_not_tell_where_it_was_written(tmp_path: Path) -> None:
-    run(*TINY, "--markdown", str(tmp_path / "page.md"))
-    assert str(tmp_path) not in (tmp_path / "page.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.usefixtures("gentle", "without_memory")
-@pytest.mark.parametrize("rich", [True, False])
-def test_table_is_printed_with_and_without_rich(
-    rich: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if rich:
-        pytest.importorskip("rich")
-    else:
-        monkeypatch.setitem(sys.modules, "rich", None)
-        monkeypatch.setitem(sys.modules, "rich.box", None)
-    run(*TINY)
-    lines = capsys.readouterr().out.splitlines()
-    assert any(line.split()[:2] == ["60", "8"] for line in lines)
-    assert any("times faster than naive, m >= 2000: at least 4, measured -" in x for x in lines)
-    assert any("─" in line or "━" in line for line in lines) is rich
-
-
-def test_page_in_a_folder_that_does_not_exist_is_refused_before_the_run(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="folder that exists"):
-        run("--markdown", str(tmp_path / "missing" / "page.md"))
-
-
-@pytest.mark.parametrize("bad", ["1", "-4", "many"])
-def test_bad_sizes_are_refused(bad: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run(f"--sizes={bad}")
-    assert f"'{bad}' is not a number of at least 2" in capsys.readouterr().err
+    columns, rows = report.table
+    assert columns[:5] == ("m", "d", "sphere ms", "naive / sphere", "topk / sphere")
+    assert "sphere MiB" not in columns
+    assert [row[:2] for row in rows] == [("20", "8"), ("60", "8")]
+    assert report.command[4:6] == ("--sizes", "60")
 
 
 def test_quick_plan_exercises_tiles_and_the_naive_version() -> None:
-    assert max(QUICK.sizes) >= QUICK.tiled_from
-    assert max(QUICK.sizes) <= QUICK.naive_up_to
-
-
-def test_progress_is_silent_at_first_and_then_shows(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr("sphere_replay.cli.commands.bench.time.monotonic", lambda: now[0])
-    progress = bench._Progress()
-    progress(0, 4, "first")
-    now[0] = 3.0
-    progress(2, 4, "third")
-    progress.close()
-    captured = capsys.readouterr()
-    assert captured.err == "2/4  3 s  third\n"
-    assert captured.out == ""
+    assert max(BENCHMARK.quick.sizes) >= BENCHMARK.quick.tiled_from
+    assert max(BENCHMARK.quick.sizes) <= BENCHMARK.quick.naive_up_to

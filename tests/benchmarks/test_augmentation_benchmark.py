@@ -1,44 +1,27 @@
 """The benchmark of strong views compares like with like; how fast it is, is not tested."""
 
-import argparse
-import json
-
 import pytest
 import torch
 
-from benchmarks import augmentation
-from benchmarks.augmentation import Cell, by_pillow, measure, per_image, targets
+from benchmarks import harness
+from benchmarks.augmentation import BENCHMARK, Plan, by_pillow, per_image
+from benchmarks.rendering import Progress
 from sphere_replay.randomness import generator_for
 from sphere_replay.vision.strong_views import strong_views
 
 
-def arguments(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    augmentation.add_arguments(parser)
-    parser.add_argument("--quick", action="store_true")
-    return parser.parse_args(words)
-
-
 def test_a_report_has_every_way_and_the_ratio_to_the_batched_one() -> None:
-    report = measure(arguments("--quick", "--images", "6", "--size", "8"), lambda *_: None)
-    assert [cell["way"] for cell in report.cells] == ["batched", "per image", "Pillow"]
+    plan = Plan(images=6, size=8, least_rounds=3, least_seconds=0.0)
+    report = harness.measure("augmentation", BENCHMARK, plan, Progress())
+    assert [cell["figure"] for cell in report.cells] == ["batched", "per image", "Pillow"]
     seconds = [cell["seconds"] for cell in report.cells]
-    assert all(isinstance(value, float) and value > 0 for value in seconds)
+    assert min(seconds) > 0
     ratios = [cell["ratio"] for cell in report.cells]
-    assert ratios[0] == 1
+    assert ratios == [taken / seconds[0] for taken in seconds]
     (target,) = report.targets
     assert (target.required, target.relation, target.measured) == (10, "at least", ratios[1])
-    assert report.command[3:] == ("--quick", "--images", "6", "--size", "8")
-    assert len(report.rows) == 3
-    assert all(len(row) == len(report.columns) for row in report.rows)
-    json.dumps(report.to_json())
-
-
-@pytest.mark.parametrize(("ratio", "met"), [(9.9, False), (10.0, True)])
-def test_the_target_is_about_the_loop_over_images(ratio: float, met: bool) -> None:
-    cells = [Cell("batched", 1, 1, 1, 1.0, 1.0), Cell("per image", 1, 1, 1, ratio, ratio)]
-    assert targets(cells)[0].met is met
-    assert targets([])[0].met is None
+    assert report.command[4:] == ("--images", "6", "--size", "8")
+    assert [row[1:3] for row in report.table[1]] == [("6", "8 x 8")] * 3
 
 
 def test_all_ways_make_views_of_the_same_kind() -> None:

@@ -1,19 +1,16 @@
 """The benchmark of code generation: its parts are an update, and the allocation is little of it."""
 
-import argparse
-import json
-
 import pytest
 
-from benchmarks import coding
+from benchmarks import coding, harness
+from told import Told
 
 
 def test_shares_of_an_update_add_up_and_the_allocation_is_small() -> None:
-    told: list[str] = []
-    report = coding.measure(
-        argparse.Namespace(quick=True), lambda done, total, label: told.append(label)
-    )
-    shares = {cell["part"]: float(str(cell["share"])) for cell in report.cells}
+    progress = Told()
+    quick = coding.BENCHMARK.quick
+    report = harness.measure("coding", coding.BENCHMARK, quick, progress, quick=True)
+    shares = {cell["figure"]: cell["share"] for cell in report.cells}
     assert tuple(shares) == coding.PARTS
     assert sum(shares.values()) == pytest.approx(1.0)
     assert all(share >= 0 for share in shares.values())
@@ -24,5 +21,6 @@ def test_shares_of_an_update_add_up_and_the_allocation_is_small() -> None:
         "at most",
         0.01,
     )
-    assert "building the policy" in told
-    assert json.dumps(report.to_json())
+    assert progress.told[0] == (0, 1, "building the policy")
+    updates = [told for told in progress.told if told[2] == "updates"]
+    assert [done for done, _, _ in updates] == list(range(updates[0][1]))

@@ -1,27 +1,26 @@
 """The benchmark of instruction tuning: its parts add up, and its baseline reads the same tokens."""
 
-import argparse
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import Report, instruct
-from benchmarks.instruct import QUICK, Bench
+from benchmarks import harness
+from benchmarks.harness import Report
+from benchmarks.instruct import BENCHMARK, Bench
+from benchmarks.rendering import Progress
 from benchmarks.stopwatch import PARTS
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    arguments = argparse.Namespace(quick=True, model="tiny", data=None)
-    return instruct.measure(arguments, lambda done, total, label: None)
+    return harness.measure("instruct", BENCHMARK, BENCHMARK.quick, Progress(), quick=True)
 
 
 def test_parts_of_an_update_add_up_to_it(report: Report) -> None:
     cells = {str(cell["figure"]): cell for cell in report.cells}
     parts = [cells[f"its {part}"]["ratio"] for part in PARTS]
-    assert sum(map(float, map(str, parts))) == pytest.approx(cells["an update, SPHERE"]["ratio"])
+    assert sum(parts) == pytest.approx(cells["an update, SPHERE"]["ratio"])
 
 
 def test_targets_are_about_what_was_measured(report: Report) -> None:
@@ -29,13 +28,16 @@ def test_targets_are_about_what_was_measured(report: Report) -> None:
     scoring, padding = report.targets
     assert (scoring.measured, padding.measured) == (cells["scoring a pool"], cells["padding"])
     assert padding.met
-    assert json.dumps(report.to_json())
+    columns, rows = report.table
+    assert columns == ("what", "ms", "against", "ratio")
+    assert rows[-1] == ("padding", "", "all tokens", f"{cells['padding']:.3f}")
+    assert report.setting == "Model: tiny; generated tasks, at most 64 tokens."
 
 
 def test_two_forwards_read_what_scoring_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(QUICK, "tiny", None, tmp_path)
+    bench = Bench(BENCHMARK.quick, tmp_path)
     bench.updates()
     model = bench._sphere.model
     calls: list[tuple[tuple[int, ...], bool]] = []
@@ -51,7 +53,7 @@ def test_two_forwards_read_what_scoring_reads(
             call()
         raise InterruptedError
 
-    monkeypatch.setattr(instruct, "interleave", once)
+    monkeypatch.setattr(harness, "interleave", once)
     with pytest.raises(InterruptedError):
         bench.scoring()
     scored, plain = calls[: len(calls) // 2], calls[len(calls) // 2 :]

@@ -1,12 +1,13 @@
 """The sandbox's benchmark runs the same programs in every way, and compares like with like."""
 
-import argparse
-
 import pytest
 
-from benchmarks import sandbox
-from benchmarks.sandbox import FRESH, OPEN, WARM, Cell, Plan, measure_cells, targets
+from benchmarks import harness, sandbox
+from benchmarks.rendering import Progress
+from benchmarks.sandbox import BENCHMARK, FRESH, OPEN, WARM, Plan, measure
+from benchmarks.timing import Timing
 from sphere_replay.errors import UsageError
+from sphere_replay.sandbox import SandboxError
 from sphere_replay.sandbox.isolation import ISOLATIONS, missing
 
 TINY = Plan(programs=1, workers=1, least_rounds=1, least_seconds=0)
@@ -16,27 +17,27 @@ TINY = Plan(programs=1, workers=1, least_rounds=1, least_seconds=0)
 def test_each_way_is_timed_under_the_isolation_it_names(isolation: str) -> None:
     if missing(isolation) is not None:
         pytest.skip(f"{isolation}: {missing(isolation)}")
-    cells = {cell.figure: cell for cell in measure_cells(TINY, isolation)}
-    assert {name: cell.isolation for name, cell in cells.items()} == {
+    plan = Plan(isolation=isolation, workers=1, programs=1, least_rounds=1, least_seconds=0)
+    cells = {cell["figure"]: cell for cell in measure(plan, Progress())}
+    assert {name: cell["isolation"] for name, cell in cells.items()} == {
         WARM: isolation,
         FRESH: isolation,
         OPEN: "none",
     }
-    assert cells[WARM].ratio == 1
-    assert cells[FRESH].ratio == pytest.approx(cells[FRESH].seconds / cells[WARM].seconds)
-    assert cells[FRESH].ratio > 1  # whatever else the machine does, imports cost something
+    warm, fresh = cells[WARM], cells[FRESH]
+    assert warm["ratio"] == 1
+    assert fresh["ratio"] == pytest.approx(fresh["seconds"] / warm["seconds"])
+    assert fresh["ratio"] > 1  # whatever else the machine does, imports cost something
 
 
 def test_the_target_is_about_equal_isolation() -> None:
     cells = [
-        Cell(WARM, "bubblewrap", 2, 3, 0.02, 1.0),
-        Cell(FRESH, "bubblewrap", 2, 3, 0.12, 6.0),
-        Cell(OPEN, "none", 2, 3, 0.08, 4.0),
+        {"figure": name, "ratio": ratio} for name, ratio in ((WARM, 1.0), (FRESH, 6.0), (OPEN, 4.0))
     ]
-    (target,) = targets(cells)
-    assert (target.measured, target.met) == (6.0, True)
-    assert targets(cells[:1])[0].met is None
-    assert cells[0].per_second == 50
+    (target,) = BENCHMARK.targets
+    judged = target.judged(cells)
+    assert (judged.measured, judged.met) == (6.0, True)
+    assert target.judged(cells[:1]).met is None
 
 
 def test_a_program_that_fails_stops_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,30 +45,27 @@ def test_a_program_that_fails_stops_the_benchmark(monkeypatch: pytest.MonkeyPatc
         pytest.skip("this machine offers no isolation")
     monkeypatch.setattr(sandbox, "_PROGRAM", "def count(items):\n    return %d\n")
     with pytest.raises(RuntimeError, match="a good program failed"):
-        measure_cells(TINY)
+        measure(TINY, Progress())
 
 
-def test_the_report_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [Cell(WARM, "landlock", 3, 2, 0.02, 1.0), Cell(FRESH, "landlock", 3, 2, 0.2, 10.0)]
-    plans: list[Plan] = []
+def test_the_report_names_its_command_and_counts_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    if all(missing(name) for name in ISOLATIONS):
+        pytest.skip("this machine offers no isolation")
+    seconds = {WARM: 0.02, FRESH: 0.2, OPEN: 0.1}
+    monkeypatch.setattr(Plan, "race", lambda *_, **settings: Timing(seconds, settings["each"]))
+    plan = Plan(workers=3, programs=4)
+    report = harness.measure("sandbox", BENCHMARK, plan, Progress())
+    assert report.command[4:] == ("--workers", "3")
+    warm, fresh, _ = report.cells
+    assert (warm["workers"], warm["per_second"], warm["rounds"]) == (3, 50, 4)
+    assert (fresh["ratio"], fresh["per_second"]) == (10, 5)
+    assert report.table[1][1][-3:] == ("5.0", "200", "10.0x")
 
-    def measured(plan: Plan, isolation: str) -> list[Cell]:
-        plans.append(plan)
-        return cells
 
-    monkeypatch.setattr(sandbox, "measure_cells", measured)
-    parser = argparse.ArgumentParser()
-    sandbox.add_arguments(parser)
-    arguments = parser.parse_args(["--workers", "3", "--isolation", "landlock"])
-    arguments.quick = True
-    report = sandbox.measure(arguments, lambda done, total, label: None)
-    words = "sphere bench sandbox --quick --workers 3 --isolation landlock"
-    assert " ".join(report.command) == words
-    assert plans[0].workers == 3
-    assert report.rows[1][-1] == "10.0x"
-    assert report.to_json()["cells"] == [
-        {**vars(cell), "per_second": cell.per_second} for cell in cells
-    ]
-    arguments.workers = 0
-    with pytest.raises(UsageError, match="at least 1"):
-        sandbox.measure(arguments, lambda done, total, label: None)
+def test_a_missing_isolation_is_the_user_s_to_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SandboxError("no isolation here")
+
+    monkeypatch.setattr(sandbox, "Sandbox", refuse)
+    with pytest.raises(UsageError, match="no isolation here"):
+        measure(TINY, Progress())

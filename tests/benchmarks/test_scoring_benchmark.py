@@ -1,22 +1,15 @@
 """The ways to run the memory through a network agree; how fast each is, is not tested."""
 
-import argparse
 import itertools
-import json
 
 import pytest
 import torch
 
-from benchmarks import scoring
-from benchmarks.scoring import IN_USE, Cell, measure, targets, ways
+from benchmarks import harness, scoring
+from benchmarks.rendering import Progress
+from benchmarks.scoring import BENCHMARK, IN_USE, Plan, ways
+from benchmarks.timing import Timing
 from sphere_replay.randomness import generator_for
-
-
-def arguments(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    scoring.add_arguments(parser)
-    parser.add_argument("--quick", action="store_true")
-    return parser.parse_args(words)
 
 
 def test_all_ways_give_the_same_logits() -> None:
@@ -30,19 +23,24 @@ def test_all_ways_give_the_same_logits() -> None:
 
 
 def test_gains_are_over_the_row_above_and_over_the_first() -> None:
-    report = measure(arguments("--quick", "--images", "6", "--width", "2"), lambda *_: None)
-    seconds = [float(str(cell["seconds"])) for cell in report.cells]
+    plan = Plan(images=6, width=2, least_rounds=1, least_seconds=0.0)
+    report = harness.measure("scoring", BENCHMARK, plan, Progress())
+    seconds = [cell["seconds"] for cell in report.cells]
     assert len(seconds) == 6
-    gains = [float(str(cell["gain"])) for cell in report.cells]
+    gains = [cell["gain"] for cell in report.cells]
     assert gains == [1.0, *(a / b for a, b in itertools.pairwise(seconds))]
     assert [cell["in_all"] for cell in report.cells] == [seconds[0] / taken for taken in seconds]
-    assert report.command[3:] == ("--quick", "--images", "6", "--width", "2")
-    assert all(len(row) == len(report.columns) for row in report.rows)
-    json.dumps(report.to_json())
+    assert report.command[4:] == ("--images", "6", "--width", "2")
+    assert report.setting == "6 images, width 2."
 
 
 @pytest.mark.parametrize(("taken", "met"), [(1.05, True), (1.2, False)])
-def test_the_target_is_that_scoring_uses_a_fast_way(taken: float, met: bool) -> None:
-    cells = [Cell("one chunk", 1, 1.0, 1, 1), Cell(IN_USE, 1, taken, 1, 1)]
-    assert targets(cells)[0].met is met
-    assert targets([])[0].met is None
+def test_the_target_is_that_scoring_uses_a_fast_way(
+    taken: float, met: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = Timing({"one chunk": 1.0, IN_USE: taken, "slow": 9.0}, 1)
+    monkeypatch.setattr(Plan, "race", lambda plan, contestants: times)
+    (target,) = BENCHMARK.targets
+    judged = target.judged(scoring.measure(Plan(images=2, width=1), Progress()))
+    assert (judged.measured, judged.met) == (taken, met)
+    assert target.judged([]).met is None

@@ -1,40 +1,31 @@
 """The training benchmark compares like with like, divides time without loss, and says on what."""
 
-import argparse
 import copy
 import itertools
-import json
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks import __main__ as bench
-from benchmarks import digits, train
+from benchmarks import harness, timing, train
 from benchmarks.bare import BareReplay
-from benchmarks.digits import random_images, stored_mnist
-from benchmarks.steps import StepTimes, time_steps
-from benchmarks.stopwatch import PARTS, Stopwatch, divided, threads
-from benchmarks.train import (
-    FULL_500,
-    MLP_500,
-    NARROW_500,
-    QUICK,
-    Cell,
-    Plan,
-    Scored,
-    measure_cells,
-    targets,
-)
-from sphere_replay.errors import UsageError
+from benchmarks.digits import mnist_folder, random_images
+from benchmarks.harness import Cell
+from benchmarks.rendering import Progress
+from benchmarks.steps import step_cells
+from benchmarks.stopwatch import PARTS, DividedTurn, Stopwatch, divided
+from benchmarks.timing import Timing, threads
+from benchmarks.train import BENCHMARK, FULL_500, MLP_500, NARROW_500, RANDOM, Plan, Scored, measure
+from sphere_replay.errors import DataError, UsageError
 from sphere_replay.replay import Replay, SphereSelection
+from sphere_replay.vision.datasets import ImageData
 from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.presets import resolve
+from told import Told
 
+SHORT = harness.Plan(least_rounds=2, least_seconds=0)
 TINY = Plan(
     images=3000,
     capacity=64,
@@ -49,17 +40,12 @@ TINY = Plan(
 def gentle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No data of the person who runs the tests, and only the threads that were given."""
     monkeypatch.delenv("SPHERE_DATA", raising=False)
-    monkeypatch.setattr(train, "all_threads", nullcontext)
-    monkeypatch.setattr(train, "QUICK", TINY)
+    monkeypatch.setattr(timing, "available_threads", lambda: 1)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     assert torch.get_num_threads() == 1
     torch.set_num_threads(before)
-
-
-def silent(done: int, total: int, label: str) -> None:
-    pass
 
 
 def bare_loop() -> BareReplay:
@@ -155,74 +141,106 @@ def test_uniform_replay_neither_scores_nor_allocates() -> None:
     assert watch.seconds["draw"] == 2
 
 
-def test_shares_of_a_step_add_up() -> None:
+def test_shares_of_a_turn_leave_out_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([(9.0, 9.0, 9.0, 9.0), (4.0, 1.0, 1.0, 2.0), (3.0, 0.0, 0.0, 1.0)])
+
+    class Watch:
+        def __init__(self, clock: object) -> None:
+            self.seconds = dict(zip(PARTS, next(seconds), strict=True))
+
+    monkeypatch.setattr("benchmarks.stopwatch.Stopwatch", Watch)
+    monkeypatch.setattr("benchmarks.stopwatch.divided", lambda watch: threads(1))
+    turns: list[None] = []
+    turn = DividedTurn(lambda: turns.append(None))
+    for _ in range(3):
+        turn()
+    assert len(turns) == 3
+    assert turn.shares == dict(zip(PARTS, (0.625, 0.0625, 0.0625, 0.25), strict=True))
+
+
+def test_parts_of_a_step_add_up_to_it() -> None:
     with threads(1):
-        times = time_steps(
-            random_images(3000), capacity=64, steps=4, least_rounds=2, least_seconds=0
-        )
-    assert set(times.seconds) == {"bare", "er", "sphere"}
-    assert (times.batch, times.rounds) == (64, 2)
-    assert set(times.shares) == set(PARTS)
-    assert min(times.shares.values()) > 0
-    assert sum(times.shares.values()) == pytest.approx(1)
+        er, sphere, *parts = step_cells(SHORT, random_images(3000), capacity=64, steps=4)
+    assert [part["figure"] for part in parts] == [f"its {part}" for part in PARTS]
+    assert er["rounds"] == sphere["rounds"] == 2
+    assert er["images_per_second"] == pytest.approx(64 / er["seconds"])
+    assert sphere["ratio"] == pytest.approx(sphere["seconds"] / er["seconds"])
+    for name in ("seconds", "ratio"):
+        assert min(part[name] for part in parts) > 0
+        assert sum(part[name] for part in parts) == pytest.approx(sphere[name])
 
 
-def made_up(*_data: object, **_settings: object) -> StepTimes:
-    shares = {"scoring": 0.5, "allocation": 0.125, "draw": 0.125, "rest": 0.25}
-    return StepTimes({"bare": 0.5, "er": 1.0, "sphere": 4.0}, shares, batch=64, rounds=9)
+SHARES = {"scoring": 0.5, "allocation": 0.125, "draw": 0.125, "rest": 0.25}
 
 
-def test_cells_follow_from_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "time_steps", made_up)
-    er, sphere = measure_cells(Plan(networks=()), random_images(20), silent)
-    assert (er.figure, er.against, er.ratio, er.images_per_second) == ("ER", "bare loop", 2, 64)
-    assert er.parts == {}
-    assert (sphere.against, sphere.ratio, sphere.images_per_second) == ("ER", 4, 16)
-    assert sphere.parts == {"scoring": 2, "allocation": 0.5, "draw": 0.5, "rest": 1}
-    assert sum(sphere.parts.values()) == sphere.ratio
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of half a second, one and four; nothing is run."""
+    seconds = {"bare loop": 0.5, "ER": 1.0, "ER + SPHERE": 4.0}
+    seconds |= {"rescoring": 2.0, "two forwards": 4.0, "allocation": 1.0}
+    monkeypatch.setattr(harness.Plan, "race", lambda *_, **__: Timing(seconds, 9))
+    monkeypatch.setattr(DividedTurn, "shares", SHARES)
 
 
-def test_every_network_is_scored_and_allocated() -> None:
-    labels: list[tuple[int, int, str]] = []
-    cells = measure_cells(TINY, random_images(3000), lambda *told: labels.append(told))
-    assert [(cell.figure, cell.setting) for cell in cells[2:]] == [
+@pytest.mark.usefixtures("made_up")
+def test_cells_follow_from_the_times() -> None:
+    er, sphere, *parts = measure(Plan(networks=(), images=3000), Progress())
+    assert (er["figure"], er["against"], er["ratio"]) == ("ER", "bare loop", 2)
+    assert er["images_per_second"] == 64
+    assert (sphere["against"], sphere["ratio"], sphere["images_per_second"]) == ("ER", 4, 16)
+    assert [part["ratio"] for part in parts] == [2, 0.5, 0.5, 1]
+    assert [part["seconds"] for part in parts] == [2, 0.5, 0.5, 1]
+    assert {part["part_of"] for part in parts} == {"ER + SPHERE"}
+
+
+@pytest.mark.usefixtures("made_up")
+def test_large_networks_have_the_threads_they_were_given() -> None:
+    plan = Plan(networks=(Scored(4), Scored(4, 2)), threads=2, images=3000)
+    cells = measure(plan, Progress())
+    assert [cell.get("threads") for cell in cells] == [1, 1, *[None] * 4, 1, 1, 2, 2]
+
+
+def test_every_network_is_scored_and_allocated_and_the_table_shows_the_parts() -> None:
+    progress = Told()
+    report = harness.measure("train", BENCHMARK, TINY, progress)
+    cells = [cell for cell in report.cells if "part_of" not in cell]
+    assert [(cell["figure"], cell["setting"]) for cell in cells[2:]] == [
         ("rescoring", "MLP, m = 6"),
         ("allocation", "MLP, m = 6, d = 100"),
         ("rescoring", "ResNet-18, width 2, m = 6"),
         ("allocation", "ResNet-18, width 2, m = 6, d = 16"),
     ]
-    assert {cell.rounds for cell in cells} == {2}
-    assert [cell.threads for cell in cells[:4]] == [1] * 4
-    assert labels[0] == (0, 3, "training steps")
-    assert labels[-1] == (3, 3, "done")
-
-
-def test_large_networks_have_the_threads_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "time_steps", made_up)
-    plan = replace(TINY, networks=(Scored(4), Scored(4, 2)), threads=2, least_rounds=1)
-    cells = measure_cells(plan, random_images(20), silent)
-    assert [cell.threads for cell in cells] == [1] * 4 + [2] * 2
+    assert {cell["rounds"] for cell in cells} == {2}
+    assert [cell["threads"] for cell in cells] == [1] * 6
+    assert progress.told[0] == (0, 3, "training steps")
+    assert progress.told[-1] == (3, 3, "done")
+    assert report.setting == f"Data of this run: {RANDOM}."
+    assert [target.met is None for target in report.targets] == [False, True, True, True]
+    columns, rows = report.table
+    assert columns == ("what", "setting", "threads", "ms", "images/s", "against", "ratio")
+    assert [row[0] for row in rows[:6]] == ["ER", "ER + SPHERE", *(f"its {p}" for p in PARTS)]
+    assert [row[1:3] + row[4:6] for row in rows[2:6]] == [("", "", "", "ER")] * 4
 
 
 def cell(figure: str, scored: Scored | None, ratio: float) -> Cell:
-    setting = "a step" if scored is None else f"{scored.name}, m = {scored.memories}"
+    setting = "a step" if scored is None else scored.setting
     setting += ", d = 160" if figure == "allocation" else ""
-    return Cell(figure, "", setting, 1, 3, 1.0, ratio)
+    return {"figure": figure, "setting": setting, "ratio": ratio}
 
 
 def test_targets_take_the_worst_cell_of_the_promised_sizes() -> None:
-    runner, mlp, resnet, allocation = targets(
-        [
-            cell("ER", None, 1.1),
-            cell("ER + SPHERE", None, 3.0),
-            cell("rescoring", MLP_500, 1.2),
-            cell("allocation", MLP_500, 0.9),
-            cell("rescoring", NARROW_500, 0.6),
-            cell("allocation", NARROW_500, 0.04),
-            cell("rescoring", FULL_500, 0.65),
-            cell("rescoring", Scored(64, 8), 0.9),
-        ]
-    )
+    cells = [
+        cell("ER", None, 1.1),
+        cell("ER + SPHERE", None, 3.0),
+        {"figure": "its rest", "ratio": 9.0},
+        cell("rescoring", MLP_500, 1.2),
+        cell("allocation", MLP_500, 0.9),
+        cell("rescoring", NARROW_500, 0.6),
+        cell("allocation", NARROW_500, 0.04),
+        cell("rescoring", FULL_500, 0.65),
+        cell("rescoring", Scored(64, 8), 0.9),
+    ]
+    runner, mlp, resnet, allocation = (target.judged(cells) for target in BENCHMARK.targets)
     assert (runner.measured, runner.met) == (1.1, True)
     assert (mlp.measured, mlp.met) == (1.2, False)
     assert (resnet.measured, resnet.met) == (0.65, True)
@@ -233,8 +251,8 @@ def test_full_plan_measures_what_is_promised_and_the_quick_one_is_a_part_of_it()
     assert {MLP_500, NARROW_500, FULL_500} <= set(Plan().networks)
     assert Plan().steps % resolve("mnist", "er", "sphere").every == 0
     assert Plan().steps * resolve("mnist").batch >= Plan().capacity
-    assert [target.met for target in targets([])] == [None] * 4
-    assert QUICK.images < Plan().images
+    assert [target.judged([]).met for target in BENCHMARK.targets] == [None] * 4
+    assert BENCHMARK.quick.images < Plan().images
 
 
 def test_random_images_have_the_shape_of_mnist_and_all_its_classes() -> None:
@@ -245,78 +263,49 @@ def test_random_images_have_the_shape_of_mnist_and_all_its_classes() -> None:
     assert torch.equal(data.train_images, random_images(500).train_images)
 
 
+def with_mnist(folder: Path, content: str = "") -> Path:
+    (folder / "mnist").mkdir(parents=True)
+    for split in ("train", "test"):
+        (folder / "mnist" / f"{split}.parquet").write_text(content)
+    return folder
+
+
 def test_data_come_from_the_option_then_the_environment_then_chance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[tuple[str, Path]] = []
-    monkeypatch.setattr(digits, "load_images", lambda *names: opened.append(names))
-    for name in ("given", "set"):
-        (tmp_path / name / "mnist").mkdir(parents=True)
-        (tmp_path / name / "mnist" / "train.parquet").touch()
-    assert stored_mnist(None) is None
+    given, found = with_mnist(tmp_path / "given"), with_mnist(tmp_path / "set")
+    assert mnist_folder(None) is None
     monkeypatch.setenv("SPHERE_DATA", str(tmp_path))
-    assert stored_mnist(None) is None
-    assert opened == []
-    monkeypatch.setenv("SPHERE_DATA", str(tmp_path / "set"))
-    stored_mnist(None)
-    stored_mnist(tmp_path / "given")
-    assert opened == [("mnist", tmp_path / "set"), ("mnist", tmp_path / "given")]
+    assert mnist_folder(None) is None
+    monkeypatch.setenv("SPHERE_DATA", str(found))
+    assert mnist_folder(None) == found
+    assert mnist_folder(given) == given
 
 
 def test_folder_without_mnist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no mnist/train\.parquet in it"):
-        stored_mnist(tmp_path)
+        mnist_folder(tmp_path)
 
 
 def test_damaged_file_is_answered_in_a_sentence(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    (tmp_path / "mnist").mkdir()
-    for split in ("train", "test"):
-        (tmp_path / "mnist" / f"{split}.parquet").write_text("nonsense")
-    with pytest.raises(UsageError, match="not a readable Parquet file"):
-        stored_mnist(tmp_path)
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        measure(Plan(data=with_mnist(tmp_path, "nonsense")), Progress())
 
 
-def run(*argv: str) -> int:
-    parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
-    return bench.run(parser.parse_args(["train", *argv]))
-
-
-def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--quick", "--json", "--threads", "1") == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["command"] == ["sphere", "bench", "train", "--quick", "--threads", "1"]
-    assert report["machine"]["data"] == "random images and labels of MNIST's shape"
-    er, sphere, *others = report["cells"]
-    assert len(others) == 4
-    assert er["images_per_second"] == pytest.approx(64 / er["seconds"])
-    assert sphere["ratio"] == pytest.approx(sphere["seconds"] / er["seconds"])
-    assert sum(sphere["parts"].values()) == pytest.approx(sphere["ratio"])
-    assert [target["met"] is None for target in report["targets"]] == [False, True, True, True]
-
-
-def test_page_shows_the_parts_and_the_data(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("--quick", "--markdown", str(tmp_path / "page.md")) == 0
-    page = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert page.startswith("# Training\n")
-    assert "Data of this run: random images and labels of MNIST's shape." in page
-    assert str(tmp_path) not in page
-    for part in PARTS:
-        assert f"| its {part} |" in page
-    lines = [line for line in page.splitlines() if line.startswith("| ")]
-    assert sum(line.startswith("| rescoring |") for line in lines) == 2
-    assert "times a bare loop for a step of ER: at most 1.1" in capsys.readouterr().out
-
-
-def test_command_of_the_page_does_not_tell_where_the_data_are(
+@pytest.mark.usefixtures("made_up")
+def test_stored_images_are_used_and_the_report_does_not_tell_where_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "QUICK", replace(TINY, networks=()))
-    monkeypatch.setattr(train, "stored_mnist", lambda folder: random_images(3000))
-    arguments = argparse.Namespace(quick=True, data=tmp_path / "images", threads=None)
-    report = train.measure(arguments, silent)
-    assert report.command == ("sphere", "bench", "train", "--quick", "--data", "images")
-    assert report.machine["data"] == "MNIST"
+    opened: list[tuple[str, Path]] = []
+
+    def load(name: str, folder: Path) -> ImageData:
+        opened.append((name, folder))
+        return random_images(3000)
+
+    monkeypatch.setattr(train, "load_images", load)
+    plan = Plan(data=with_mnist(tmp_path / "images"), networks=())
+    report = harness.measure("train", BENCHMARK, plan, Progress())
+    assert opened == [("mnist", tmp_path / "images")]
+    assert report.command == ("python", "-m", "benchmarks", "train", "--data", "images")
+    assert report.setting == "Data of this run: MNIST."
