@@ -59,7 +59,7 @@ def _updates(plan: Plan, home: Path, progress: Progress) -> list[dict[str, float
         passes=2,
         batch=plan.batch,
         generations=plan.generations,
-        candidates=plan.candidates,
+        pool=plan.candidates,
         micro_batch=plan.batch * plan.generations,
         warm_up=plan.warm_up,
     )

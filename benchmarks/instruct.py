@@ -100,7 +100,7 @@ class Bench:
         learner, replay = self._sphere, self._sphere.replay
         slots = torch.arange(min(self._plan.pool, len(replay.memory)))
         lengths = replay.memory.lengths(slots)
-        parts = token_batches(lengths, replay.token_budget)
+        parts = token_batches(lengths, replay.settings.token_budget)
         batches = [_bare(learner.model, replay.memory.rows(slots[part])) for part in parts]
         for parameter in learner.model.parameters():
             if parameter.requires_grad and parameter.grad is None:

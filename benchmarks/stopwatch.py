@@ -9,8 +9,7 @@ from torch import Tensor
 
 from benchmarks.harness import Cell
 from benchmarks.timing import fair_clock
-from sphere_replay.replay import Draw, Replay, SphereSelection, Weighting
-from sphere_replay.replay.controller import Scorer
+from sphere_replay.replay import Draw, Engine, Scorer, SphereSelection, Weighting
 from sphere_replay.scoring import Scores
 
 PARTS = ("scoring", "allocation", "draw", "rest")
@@ -47,9 +46,9 @@ class Stopwatch:
 @contextmanager
 def divided(watch: Stopwatch) -> Iterator[None]:
     """Inside, the watch divides the time of training steps among PARTS."""
-    draw, weigh = Replay.draw, SphereSelection.weigh
+    draw, weigh = Engine.draw, SphereSelection.weigh
 
-    def timed_draw(replay: Replay, count: int, scorer: Scorer) -> Draw:
+    def timed_draw(replay: Engine, count: int, scorer: Scorer) -> Draw:
         def timed_scorer(slots: Tensor) -> Scores:
             with watch.part("scoring"):
                 return scorer(slots)
@@ -64,7 +63,7 @@ def divided(watch: Stopwatch) -> Iterator[None]:
             return weigh(selection, scores, scale, source)
 
     with (
-        mock.patch.object(Replay, "draw", timed_draw),
+        mock.patch.object(Engine, "draw", timed_draw),
         mock.patch.object(SphereSelection, "weigh", timed_weigh),
         watch.part("rest"),
     ):

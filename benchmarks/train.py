@@ -111,16 +111,18 @@ def _rescoring(plan: Plan, scored: Scored) -> list[Cell]:
             network(prepare(stored))
 
     scores, recipe = rescore(), Sphere.vision()
+    features = scores.features
+    assert features is not None
 
     def reallocate() -> Allocation:
-        return allocate(scores.increments, scores.features, recipe)
+        return allocate(scores.increments, features, recipe)
 
     def compare(contestants: dict[str, Callable[[], object]], **more: object) -> Cell:
         # Two at a time: a third contestant would leave its cache to only one of them.
         shared = {"setting": scored.setting, "threads": torch.get_num_threads()}
         return plan.race(contestants).cell(*contestants, **{**shared, **more})
 
-    detail = f"{scored.setting}, d = {scores.features.shape[1]}"
+    detail = f"{scored.setting}, d = {features.shape[1]}"
     return [
         compare({"rescoring": rescore, "two forwards": forward_twice}),
         compare({"allocation": reallocate, "rescoring": rescore}, setting=detail),

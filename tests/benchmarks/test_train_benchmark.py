@@ -19,7 +19,7 @@ from benchmarks.stopwatch import PARTS, DividedTurn, Stopwatch, divided
 from benchmarks.timing import Timing, threads
 from benchmarks.train import BENCHMARK, FULL_500, MLP_500, NARROW_500, RANDOM, Plan, Scored, measure
 from sphere_replay.errors import DataError, UsageError
-from sphere_replay.replay import Replay, SphereSelection
+from sphere_replay.replay import Engine, SphereSelection
 from sphere_replay.vision.datasets import ImageData
 from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.presets import resolve
@@ -111,7 +111,7 @@ def job(select: str) -> VisionJob:
 
 
 def test_division_charges_every_part_and_changes_nothing() -> None:
-    draw, weigh = Replay.draw, SphereSelection.weigh
+    draw, weigh = Engine.draw, SphereSelection.weigh
     plain, watched = job("sphere"), job("sphere")
     ticks = itertools.count()
     watch = Stopwatch(lambda: float(next(ticks)))
@@ -121,7 +121,7 @@ def test_division_charges_every_part_and_changes_nothing() -> None:
         with divided(watch):
             for step in range(3):
                 watched.advance(step)
-    assert (Replay.draw, SphereSelection.weigh) == (draw, weigh)
+    assert (Engine.draw, SphereSelection.weigh) == (draw, weigh)
     assert plain.results()["costs"] == watched.results()["costs"]
     for name, values in plain.state_dict()["host"]["network"].items():
         assert torch.equal(values, watched.state_dict()["host"]["network"][name])
