@@ -56,6 +56,10 @@ def test_showing_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "digits", "--set", "capacity=5"], "raise capacity or lower replay_batch"),
         (["run", "digits", "--set", "lr=fast"], "takes float, got 'fast'"),
         (["run", "digits", "--set", "speed=1"], "unknown setting 'speed'"),
+        (["run", "digits", "--set", "preset=mnist"], "preset has a place of its own"),
+        (["run", "instruct-tiny", "--set", "corpus=[]"], "unhashable type"),
+        (["sweep", "digits", "--set", "lr=fast"], "takes float, got 'fast'"),
+        (["sweep", "digits", "--save", __file__], "is not a file of `sphere sweep --save`"),
         (["run", "mnist", "--data", "nowhere"], "nowhere"),
         (["sweep", "mnits"], "unknown table 'mnits': did you mean mnist"),
         (["table", "digits", "--results", "nowhere"], "make them with: sphere sweep digits"),
@@ -102,6 +106,7 @@ def test_a_diverging_run_says_where(tmp_path: Path, capsys: pytest.CaptureFixtur
     code, _, err = run(capsys, *words)
     assert code == 1
     assert "diverged at step 1" in err
+    assert err.endswith(". Checkpoints before it are kept.\n")
 
 
 def test_from_sweep_to_table_and_pictures(
