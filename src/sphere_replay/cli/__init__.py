@@ -87,9 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = build_parser().parse_args(argv)
         return int(arguments.run(arguments) or 0)
     except UserError as error:
-        return _refuse(
-            f"{error}. {error.afterword}" if error.afterword else str(error), error.exit_code
-        )
+        return _refuse(". ".join(filter(None, (str(error), error.afterword))), error.exit_code)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
