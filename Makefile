@@ -11,12 +11,14 @@ demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replaye
 	$(BIN)/sphere demo --out demo
 
 test: lint  ## Everything CI checks.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest  # small tensors: threads would only wait for each other
+	# Small tensors: processes help, threads would only wait for each other.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GEMM; writes docs/performance*.md.
 	$(BIN)/python -m benchmarks allocate --markdown docs/performance.md

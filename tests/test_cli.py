@@ -10,6 +10,7 @@ from sphere_replay.cli import COMMANDS, main
 from sphere_replay.vision.stream import ClassStream
 
 SHORT = ["--limit", "200", "--quiet"]
+FEW = ["--seeds", "2"]
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -56,11 +57,15 @@ def test_showing_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "digits", "--set", "capacity=5"], "raise capacity or lower replay_batch"),
         (["run", "digits", "--set", "lr=fast"], "takes float, got 'fast'"),
         (["run", "digits", "--set", "speed=1"], "unknown setting 'speed'"),
+        (["run", "digits", "--set", "preset=mnist"], "preset has a place of its own"),
+        (["run", "instruct-tiny", "--set", "corpus=[]"], "unhashable type"),
+        (["sweep", "digits", "--set", "lr=fast"], "takes float, got 'fast'"),
+        (["sweep", "digits", "--save", __file__], "is not a file of `sphere sweep --save`"),
         (["run", "mnist", "--data", "nowhere"], "nowhere"),
         (["sweep", "mnits"], "unknown table 'mnits': did you mean mnist"),
         (["table", "digits", "--results", "nowhere"], "make them with: sphere sweep digits"),
-        (["plot", "digits", "--runs", "nowhere"], "make them with: sphere sweep digits"),
-        (["plot", "cifar10", "--small", "--runs", "nowhere"], "sphere sweep cifar10 --small"),
+        (["plot", "digits", "--runs", "nowhere", *FEW], "make them with: sphere sweep digits"),
+        (["plot", "cifar10", "--small", "--runs", "no", *FEW], "sphere sweep cifar10 --small"),
         (["plot", "digits", "--small"], "small"),
         (["search", "digits", "--grid", "beta=1"], "--grid takes NAME=A,B"),
         (["search", "digits", "--select", "uniform"], "no alpha to search"),
@@ -68,8 +73,13 @@ def test_showing_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_mistakes_get_one_line_that_helps(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "")
     assert message in err
@@ -102,6 +112,7 @@ def test_a_diverging_run_says_where(tmp_path: Path, capsys: pytest.CaptureFixtur
     code, _, err = run(capsys, *words)
     assert code == 1
     assert "diverged at step 1" in err
+    assert err.endswith(". Checkpoints before it are kept.\n")
 
 
 def test_from_sweep_to_table_and_pictures(
@@ -128,12 +139,11 @@ def test_from_sweep_to_table_and_pictures(
     assert cell["seeds"] == 2
     assert len(cell["ci95"]) == 2
     assert "passes" not in table
-    _, out, _ = run(capsys, "table", "digits", "--runs", str(runs), "--json", "--costs")
+    _, out, _ = run(capsys, "table", "digits", "--runs", str(runs), "--json", "--costs", *FEW)
     assert set(json.loads(out)["passes"]) == {"ER", "ER + SPHERE"}
     plots = tmp_path / "plots"
-    code, out, _ = run(
-        capsys, "plot", "digits", "--runs", str(runs), "--out", str(plots), "--column", "40%"
-    )
+    column = ["--column", "40%", *FEW]
+    code, _, _ = run(capsys, "plot", "digits", "--runs", str(runs), "--out", str(plots), *column)
     assert code == 0
     assert len(list(plots.glob("*.png"))) == 3
 

@@ -1,25 +1,145 @@
-"""`import sphere_replay` needs torch and nothing else."""
+"""What is loaded, and when: the front door needs Python alone, listing and showing need torch."""
 
+import re
 import subprocess
 import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
-HEAVY = (
-    *("matplotlib", "rich", "datasets", "sklearn"),
-    *("safetensors", "scipy", "pandas", "PIL", "transformers"),
-)
+import pytest
+
+import sphere_replay
+from sphere_replay.cli import COMMANDS
+from sphere_replay.sandbox.isolation import ISOLATIONS, missing
+
+SOURCE = Path(sphere_replay.__file__).parents[1]
+MAIN = "from sphere_replay.cli import main; code = main(sys.argv[1:])"
+FRONT = {"sphere_replay", "sphere_replay.cli", "sphere_replay.errors", "sphere_replay.extras"}
 
 
-def test_importing_the_package_loads_nothing_but_torch() -> None:
-    script = (
-        "import sys, torch; before = set(sys.modules); import sphere_replay;"
-        "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+@dataclass(frozen=True)
+class Ended:
+    """An interpreter that has ended: what it printed, and the modules it had loaded by then."""
+
+    code: int
+    out: str
+    err: str
+    modules: set[str]
+
+    @property
+    def ours(self) -> set[str]:
+        return {name for name in self.modules if name.partition(".")[0] == "sphere_replay"}
+
+
+def python(script: str, *words: str, folder: Path | None = None) -> Ended:
+    """Run a script where only the standard library, this package and a folder can be imported."""
+    paths = [str(path) for path in (SOURCE, folder) if path]
+    start = (
+        f"import atexit, sys; sys.path += {paths}; code = 0\n"
+        "atexit.register(lambda: print('\\n', *sys.modules))\n"
+        f"{script}; sys.exit(code)"
     )
-    loaded = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert "sphere_replay" in loaded
-    assert not set(loaded) & set(HEAVY)
-    third_party = [
-        name for name in loaded if name not in sys.stdlib_module_names and name[0] != "_"
-    ]
-    assert set(third_party) <= {"sphere_replay", "torch"}
+    command = [sys.executable, "-I", "-S", "-c", start, *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    out, _, modules = done.stdout.rpartition("\n\n")
+    return Ended(done.returncode, out, done.stderr, set(modules.split()))
+
+
+def with_requirements(name: str) -> set[str]:
+    """A distribution and all that it requires on this machine, extras aside."""
+    waiting, found = [name], set[str]()
+    while waiting:
+        name = waiting.pop()
+        try:
+            lines = distribution(name).requires or []
+        except PackageNotFoundError:  # for another platform
+            continue
+        if name not in found:
+            found.add(name)
+            needed = [line for line in lines if "extra ==" not in line]
+            waiting += [re.split(r"[^\w.-]", line)[0] for line in needed]
+    return found
+
+
+def only(name: str, folder: Path) -> Path:
+    """Fill a folder to import a distribution from, with what it requires and nothing else."""
+    for entry in map(distribution, with_requirements(name)):
+        for top in {file.parts[0] for file in entry.files or ()} - {"..", "__pycache__"}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(Path(str(entry.locate_file(top))))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def torch_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return only("torch", tmp_path_factory.mktemp("torch"))
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    assert python("import sphere_replay").ours == {"sphere_replay"}
+
+
+def test_public_names_need_torch_alone(torch_alone: Path) -> None:
+    ended = python("from sphere_replay import *; allocate, Sphere", folder=torch_alone)
+    assert (ended.code, "torch" in ended.modules) == (0, True)
+    assert not [name for name in ended.ours if re.search(r"\.(runs|hosts|vision|cli)\b", name)]
+
+
+def test_public_names_are_seen_and_others_refused() -> None:
+    assert set(sphere_replay.__all__) <= set(dir(sphere_replay))
+    for name in sphere_replay.__all__:
+        assert getattr(sphere_replay, name)
+    with pytest.raises(AttributeError, match="has no attribute 'Spheer'"):
+        getattr(sphere_replay, "Spheer")  # noqa: B009  # a type checker knows that it is not there
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_the_front_door_needs_python_alone(word: str) -> None:
+    ended = python(MAIN, word)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.ours == FRONT
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_explains_itself_with_python_alone(command: str) -> None:
+    ended = python(MAIN, command, "--help")
+    assert (ended.code, ended.err) == (0, "")
+    assert "Example" in ended.out
+    commands = {name for name in ended.ours if name.startswith("sphere_replay.cli.commands.")}
+    assert commands == {f"sphere_replay.cli.commands.{command}"}
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["ls"], "instruct-tiny  coding-qwen"),
+        (["show", "mnist", "--host", "xder"], "  eta  "),
+        (["show", "coding-micro", "--json"], '"model": "micro"'),
+    ],
+)
+def test_listing_and_showing_need_torch_alone(
+    words: list[str], shown: str, torch_alone: Path
+) -> None:
+    ended = python(MAIN, *words, folder=torch_alone)
+    assert (ended.code, ended.err) == (0, "")
+    assert shown in ended.out
+    running = rf"\.(integrations|language|sandbox|job|trainer|sweep|commands\.(?!{words[0]}$))\b"
+    assert not [name for name in ended.ours if re.search(running, name)]
+
+
+def test_a_broken_numpy_is_not_hushed_up() -> None:
+    script = "import warnings; warnings.warn('Failed to initialize NumPy: it is broken')"
+    assert "it is broken" in python(f"{MAIN}; {script}", "ls").err
+
+
+@pytest.mark.skipif(all(missing(name) for name in ISOLATIONS), reason="no isolation here")
+def test_the_sandbox_is_checked_with_pytest_alone(tmp_path: Path) -> None:
+    fewer = "from sphere_replay.sandbox import battery as b; every = b.battery"
+    fewer += "; b.battery = lambda facts: every(facts)[:3]"
+    ended = python(f"{fewer}; {MAIN}", "sandbox", "check", folder=only("pytest", tmp_path))
+    assert (ended.code, ended.err) == (0, "")
+    assert "contains 3 of 3 hostile programs" in ended.out
+    ended = python(MAIN, "sandbox", "check")
+    assert ended.code == 2
+    assert ended.err == "sphere: this needs pytest: pip install 'sphere-replay[coding]'\n"

@@ -8,6 +8,8 @@ class UserError(Exception):
     """Base of every error whose message is for the user; commands print it without a traceback."""
 
     exit_code = 2
+    afterword = ""
+    """What commands print after the message."""
 
 
 class UsageError(UserError):
@@ -26,6 +28,7 @@ class DivergenceError(UserError, RuntimeError):
     """A loss stopped being a number."""
 
     exit_code = 1
+    afterword = "Checkpoints before it are kept."
 
 
 class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for it

@@ -5,12 +5,24 @@ from typing import Any
 
 from sphere_replay.errors import DataError
 
+_EXTRA_OF = {
+    **dict.fromkeys(("matplotlib", "rich"), "report"),
+    **dict.fromkeys(("PIL", "datasets", "numpy", "pyarrow", "safetensors", "sklearn"), "vision"),
+    **dict.fromkeys(("accelerate", "peft", "tokenizers", "transformers", "trl"), "instruct"),
+    "pytest": "coding",
+}
+"""The smallest extra that brings a module."""
+
 
 def require(module: str, extra: str) -> Any:
     """Import an optional dependency, or say which extra of the package brings it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise DataError(
-            f"{error.name} is not installed; this needs it: pip install 'sphere-replay[{extra}]'"
-        ) from error
+        raise DataError(how_to_get(error.name or module, extra)) from error
+
+
+def how_to_get(module: str, extra: str | None = None) -> str:
+    """What to install for a module: the extra of whoever asks, or the smallest that has it."""
+    name = module.partition(".")[0]
+    return f"this needs {name}: pip install 'sphere-replay[{extra or _EXTRA_OF.get(name, 'all')}]'"

@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sphere_replay.errors import ConfigError, UsageError, unknown
-from sphere_replay.runs.domains import RunConfig, resolve
+from sphere_replay.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from sphere_replay.reports.catalog import Table
+    from sphere_replay.runs.domains import RunConfig
 
-_OWN_OPTIONS = ("dataset", "model", "host", "select", "noise", "order", "seed", "device")
+_OWN_OPTIONS = ("preset", "dataset", "model", "host", "select", "noise", "order", "seed", "device")
 _ONLY_IF_GIVEN = ("noise", "order", "model", "limit", "device")
 """Options that not every domain has: presets know their values, and refuse those of others."""
 
@@ -68,10 +68,7 @@ def table_named(name: str, *, small: bool) -> "Table":
 
     if name not in TABLES:
         raise UsageError(unknown("table", name, TABLES))
-    try:
-        return TABLES[name].small() if small else TABLES[name]
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
+    return TABLES[name].small() if small else TABLES[name]
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
@@ -97,8 +94,10 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
 
 
-def config_from(arguments: argparse.Namespace, *, seed: int) -> RunConfig:
+def config_from(arguments: argparse.Namespace, *, seed: int) -> "RunConfig":
     """The resolved configuration that the options describe."""
+    from sphere_replay.runs.domains import resolve
+
     settings = parse_settings(arguments.set)
     for name in _ONLY_IF_GIVEN:
         if (value := getattr(arguments, name)) is not None:
@@ -111,7 +110,7 @@ def config_from(arguments: argparse.Namespace, *, seed: int) -> RunConfig:
             seed=seed,
             **settings,
         )
-    except (ConfigError, TypeError, ValueError) as error:
+    except TypeError as error:  # a list, say, where a preset looks up a name
         raise UsageError(str(error)) from error
 
 

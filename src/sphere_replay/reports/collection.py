@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sphere_replay.errors import UserError
+from sphere_replay.errors import DataError, UserError
 from sphere_replay.reports.tables import Result, Seed
 from sphere_replay.runs.domains import RunConfig
 from sphere_replay.runs.launch import run_folder
@@ -104,7 +104,7 @@ def load_collection(path: Path) -> Collection:
     try:
         return Collection(**json.loads(path.read_text()))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a file of `sphere sweep --save`: {error}") from error
+        raise DataError(f"{path} is not a file of `sphere sweep --save`: {error}") from error
 
 
 def as_results(runs: Iterable[Mapping[str, Any]]) -> list[Result]:

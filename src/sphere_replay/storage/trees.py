@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
 from torch import Tensor
 
 # Objects with exactly one of these keys stand for what JSON has no notation for.
@@ -38,11 +37,15 @@ def unflatten(tensors: Mapping[str, Tensor], skeleton: Mapping[str, Any]) -> dic
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """Safetensors content; equal tensors give equal bytes."""
+    from safetensors.torch import save
+
     return save(dict(tensors))
 
 
 def from_bytes(content: bytes) -> dict[str, Tensor]:
     """The inverse of `to_bytes`."""
+    from safetensors.torch import load
+
     return dict(load(content))
 
 

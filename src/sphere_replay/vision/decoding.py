@@ -1,8 +1,5 @@
 """Compressed images of Hugging Face `datasets` into one uint8 tensor."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ from torch import Tensor
 
 from sphere_replay.errors import DataError
 from sphere_replay.extras import require
+from sphere_replay.runs.progress import step_progress
 from sphere_replay.vision.specs import DatasetSpec
 
 _CHUNK = 256
@@ -67,7 +65,7 @@ def decode(source: Source, spec: DatasetSpec, *, progress: bool) -> tuple[Tensor
     rows = source.rows.select_columns([spec.image_column, spec.label_column])
     rows = rows.cast_column(spec.image_column, require("datasets", "vision").Image())
     done = 0
-    with _progress_bar(f"Decoding {source.origin}", source.size, show=progress) as advance:
+    with step_progress(f"Decoding {source.origin}", hidden=not progress) as report:
         for chunk in rows.iter(batch_size=_CHUNK):
             for image, label in zip(
                 chunk[spec.image_column], chunk[spec.label_column], strict=True
@@ -86,7 +84,8 @@ def decode(source: Source, spec: DatasetSpec, *, progress: bool) -> tuple[Tensor
                 pixels[done] = numpy.asarray(converted).reshape(height, width, channels)
                 labels[done] = label
                 done += 1
-            advance(len(chunk[spec.label_column]))
+            if report is not None:
+                report(done, source.size, "")
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), labels
 
 
@@ -97,19 +96,3 @@ def _check_columns(found: list[str], spec: DatasetSpec, origin: str) -> None:
             f"{origin} has the columns {', '.join(found)}; {spec.name} needs "
             f"{' and '.join(expected)}, as in {spec.hub} on the hub"
         )
-
-
-@contextmanager
-def _progress_bar(title: str, total: int, *, show: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error; silent without rich, or where nobody watches."""
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ModuleNotFoundError:
-        show = False
-    if not (show and sys.stderr.isatty()):
-        yield lambda _count: None
-        return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda count: bar.advance(task, count)

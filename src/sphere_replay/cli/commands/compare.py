@@ -13,8 +13,6 @@ from pathlib import Path
 
 from sphere_replay.errors import UsageError
 
-SUMMARY = "set saved results side by side"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere compare`."""

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sphere_replay.errors import UsageError
+from sphere_replay.extras import require
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-SUMMARY = "a first look: the method on a toy memory, then a real comparison"
 
 METHODS = ("ER", "MIR", "ER + SPHERE")
 COLUMN = "40%"
@@ -35,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show both parts."""
+    require("rich", "vision")  # which the comparison needs too, further down
     from rich.console import Console
 
     if arguments.seeds < 2 or arguments.workers < 1:
@@ -51,7 +51,7 @@ def show_toy(console: "Console", out: Path) -> None:
     """One isolated spike and one coherent region."""
     from rich.table import Table
 
-    from sphere_replay.illustration import draw_scene, spike_and_region
+    from sphere_replay.cli.toy import draw_scene, spike_and_region
 
     scene = spike_and_region()
     allocation = scene.allocation
@@ -86,10 +86,10 @@ def show_toy(console: "Console", out: Path) -> None:
 
 def show_comparison(console: "Console", out: Path, seeds: int, workers: int) -> None:
     """ER with three selections on noisy digits."""
-    from sphere_replay.cli.progress import step_progress
     from sphere_replay.reports.catalog import EVALUATION_SEEDS, TABLES
     from sphere_replay.reports.comparison import draw_comparison, narrowed, tell
     from sphere_replay.reports.render import to_rich
+    from sphere_replay.runs.progress import step_progress
     from sphere_replay.runs.sweep import Outcome, sweep
 
     table = narrowed(TABLES["digits"], METHODS, (COLUMN,))

@@ -7,8 +7,6 @@ Example:
 import argparse
 import json
 
-SUMMARY = "list presets, hosts, selections and tables"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere ls`."""

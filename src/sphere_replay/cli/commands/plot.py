@@ -14,8 +14,6 @@ from pathlib import Path
 from sphere_replay.cli.options import add_small_option, table_named
 from sphere_replay.errors import UsageError, unknown
 
-SUMMARY = "draw accuracy, forgetting, noisy lift and rewards of a table's runs"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere plot`."""

@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sphere_replay.cli.options import add_output_options
-from sphere_replay.errors import DataError, UsageError
+from sphere_replay.errors import UsageError
 
 if TYPE_CHECKING:
     from sphere_replay.coding.problems import Drop, Prepared, Settings
-
-SUMMARY = "prepare programming problems: examine, deduplicate, split"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prepare a source."""
-    from sphere_replay.cli.progress import step_progress
     from sphere_replay.coding.problems import load_candidates, prepare, write_problems
+    from sphere_replay.runs.progress import step_progress
     from sphere_replay.sandbox import Sandbox, SandboxError
 
     for path in filter(None, (arguments.out, arguments.dropped)):
@@ -72,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             step_progress("prepare", hidden=arguments.quiet or arguments.json) as report,
         ):
             prepared = prepare(candidates.problems, sandbox, settings, report=report)
-    except (DataError, SandboxError, ValueError) as error:
+    except (SandboxError, ValueError) as error:
         raise UsageError(str(error)) from error
     dropped = [*candidates.dropped, *prepared.dropped]
     if arguments.dropped is not None:

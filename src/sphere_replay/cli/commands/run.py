@@ -10,7 +10,6 @@ Examples:
 
 import argparse
 import json
-import sys
 from typing import Any
 
 from sphere_replay.cli.options import (
@@ -21,8 +20,6 @@ from sphere_replay.cli.options import (
     config_from,
 )
 from sphere_replay.errors import UsageError
-
-SUMMARY = "run one learner on one stream (resumes by itself)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,15 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run, with a progress bar unless asked otherwise."""
-    from sphere_replay.cli.progress import step_progress
-    from sphere_replay.errors import DataError, DivergenceError
-    from sphere_replay.runs.checkpoint import CheckpointError
-    from sphere_replay.runs.folder import (
-        ConfigMismatchError,
-        DataMismatchError,
-        FolderBusyError,
-    )
     from sphere_replay.runs.launch import run_config, run_folder
+    from sphere_replay.runs.progress import step_progress
 
     config = config_from(arguments, seed=arguments.seed)
     if arguments.checkpoint_every < 1:
@@ -60,25 +50,15 @@ def run(arguments: argparse.Namespace) -> int:
     folder = run_folder(config, arguments.out)
     if not quiet and folder.finished:
         print("This run is finished already; these are its results.")
-    expected = (
-        *(ConfigMismatchError, DataMismatchError, FolderBusyError),
-        *(CheckpointError, DataError),
-    )
-    try:
-        with step_progress(f"{config.host} · {config.select}", hidden=quiet) as report:
-            results = run_config(
-                config,
-                arguments.out,
-                data=arguments.data,
-                checkpoint_every=arguments.checkpoint_every,
-                report=report,
-                progress=not quiet,
-            )
-    except expected as error:
-        raise UsageError(str(error)) from error
-    except DivergenceError as error:
-        print(f"sphere: {error}. Checkpoints before it are kept.", file=sys.stderr)
-        return 1
+    with step_progress(f"{config.host} · {config.select}", hidden=quiet) as report:
+        results = run_config(
+            config,
+            arguments.out,
+            data=arguments.data,
+            checkpoint_every=arguments.checkpoint_every,
+            report=report,
+            progress=not quiet,
+        )
     if arguments.json:
         print(json.dumps({"folder": str(folder.path), **results}))
         return 0

@@ -9,15 +9,12 @@ Examples:
 
 import argparse
 import json
-import sys
 from dataclasses import Field, asdict, fields
 from pathlib import Path
 from typing import Any
 
 from sphere_replay.errors import UsageError, unknown
 from sphere_replay.sandbox.limits import Limits, Verdict
-
-SUMMARY = "run untrusted programs against tests, or prove that they are confined"
 
 _SIZES = ("memory", "file_size", "scratch", "output")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -124,24 +121,21 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _prove(name: str) -> dict[str, Any]:
+    from sphere_replay.runs.progress import step_progress
     from sphere_replay.sandbox.battery import prove
     from sphere_replay.sandbox.isolation import missing
     from sphere_replay.sandbox.sandbox import tried
     from sphere_replay.sandbox.worker import WorkerError
-
-    def show(done: int, total: int, case: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{name} {done}/{total}  {case}", end="", file=sys.stderr, flush=True)
 
     why = missing(name)
     if why is None:
         try:
             worker = tried(name)
             try:
-                findings = prove(worker, show)
+                with step_progress(name, hidden=False) as report:
+                    findings = prove(worker, report) if report else prove(worker)
             finally:
                 worker.close()
-                show(0, 0, "\r\x1b[K")
             return {
                 "name": name,
                 "works": True,

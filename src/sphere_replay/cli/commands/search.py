@@ -18,9 +18,7 @@ from sphere_replay.cli.options import (
     add_run_options,
     config_from,
 )
-from sphere_replay.errors import ConfigError, UsageError
-
-SUMMARY = "search allocation settings on development seeds"
+from sphere_replay.errors import UsageError
 
 PAPER_GRID: dict[str, list[Any]] = {
     "k_s": [5, 10],
@@ -46,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the grid and rank it."""
-    from sphere_replay.cli.progress import step_progress
     from sphere_replay.reports.catalog import DEVELOPMENT_SEEDS
+    from sphere_replay.runs.progress import step_progress
     from sphere_replay.runs.search import search
 
     grid = parse_grid(arguments.grid) if arguments.grid else PAPER_GRID
@@ -60,18 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{base.select} has no alpha to search; use sphere or another control")
     quiet = arguments.quiet or arguments.json
     with step_progress("search", hidden=quiet) as report:
-        try:
-            ranking = search(
-                base,
-                grid,
-                DEVELOPMENT_SEEDS[: arguments.seeds],
-                arguments.out,
-                data=arguments.data,
-                workers=arguments.workers,
-                report=report,
-            )
-        except ConfigError as error:
-            raise UsageError(str(error)) from error
+        ranking = search(
+            base,
+            grid,
+            DEVELOPMENT_SEEDS[: arguments.seeds],
+            arguments.out,
+            data=arguments.data,
+            workers=arguments.workers,
+            report=report,
+        )
     if arguments.json:
         print(json.dumps([entry.to_dict() for entry in ranking]))
         return 0

@@ -9,8 +9,6 @@ import json
 
 from sphere_replay.cli.options import add_run_options, add_seed_option, config_from
 
-SUMMARY = "print every setting of a run"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere show`."""

@@ -22,8 +22,6 @@ from sphere_replay.cli.options import (
 )
 from sphere_replay.errors import UsageError, unknown
 
-SUMMARY = "run all methods, columns and seeds of a table"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere sweep`."""
@@ -59,9 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Sweep, then save."""
-    from sphere_replay.cli.progress import step_progress
     from sphere_replay.reports.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS
     from sphere_replay.reports.collection import check_extends, collect, save_collection
+    from sphere_replay.runs.progress import step_progress
     from sphere_replay.runs.sweep import Outcome, sweep
 
     table = table_named(arguments.table, small=arguments.small)
@@ -80,14 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
         for entry in chosen or ():
             if entry not in known:
                 raise UsageError(unknown(name, entry, known))
-    try:
-        table = table.with_preset(arguments.preset or table.preset)
-        cells = table.cells(seeds, arguments.methods, arguments.columns, **settings)
-        protocol = {"preset": table.preset, **settings}
-        if arguments.save:
-            check_extends(arguments.save, table.spec.name, protocol)
-    except ValueError as error:  # a setting or a saved file that does not fit
-        raise UsageError(str(error)) from error
+    table = table.with_preset(arguments.preset or table.preset)
+    cells = table.cells(seeds, arguments.methods, arguments.columns, **settings)
+    protocol = {"preset": table.preset, **settings}
+    if arguments.save:
+        check_extends(arguments.save, table.spec.name, protocol)
     failed: list[Outcome] = []
     done = 0
     with step_progress(f"sweep {arguments.table}", hidden=arguments.quiet) as bar:

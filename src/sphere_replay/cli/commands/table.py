@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sphere_replay.reports.render import Costs
     from sphere_replay.reports.tables import Row, TableSpec
 
-SUMMARY = "print a table beside the paper's"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere table`."""
