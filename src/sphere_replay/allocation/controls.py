@@ -15,7 +15,8 @@ _RANGE = 1e12
 
 
 class Control(StrEnum):
-    """An ablation. Values are the names used on the command line and in logs."""
+    """An ablation. Values are the names of recipes; the selections of a run that are built on them
+    are called `sphere-...`, but for `mir-matched`."""
 
     IDENTITY = "identity"
     """S = I: no aggregation and no pullback; clipping, transport and uniform floor stay."""
