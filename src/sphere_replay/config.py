@@ -79,8 +79,8 @@ class FlatConfig:
         changed = [name for name, was in saved.get("constants", {}).items() if was != now.get(name)]
         if changed:
             raise ConfigError(
-                f"this version has other constants than the saved configuration ({', '.join(changed)}): "
-                "read it with the version that its manifest names"
+                f"the saved configuration has other constants of {', '.join(changed)} than this "
+                "version: read it with the version that its manifest names"
             )
         return config
 

@@ -15,8 +15,11 @@ _RANGE = 1e12
 
 
 class Control(StrEnum):
-    """An ablation. Values are the names of recipes; the selections of a run that are built on them
-    are called `sphere-...`, but for `mir-matched`."""
+    """An ablation, by the name that `Sphere(control=...)` takes.
+
+    On the command line it is a selection, `sphere-identity` for instance; `mir-matched` is one
+    without a prefix.
+    """
 
     IDENTITY = "identity"
     """S = I: no aggregation and no pullback; clipping, transport and uniform floor stay."""

@@ -31,8 +31,8 @@ State = dict[str, Any]
 
 LOGGER = logging.getLogger(__name__)
 
-STREAM_SGD = {"momentum": 0.0, "weight_decay": 0.0}
-"""How every host learns from the stream, but for the learning rate."""
+MOMENTUM, WEIGHT_DECAY = 0.0, 0.0
+"""With which every host learns from the stream."""
 
 
 class Views(Protocol):
@@ -128,12 +128,14 @@ class Host(ABC):
         self.costs = Costs()
         self.notes: dict[str, int] = {}
         """What was not as a host would have it, but no reason to stop, and how often."""
-        self.optimizer = torch.optim.SGD(parts.network.parameters(), lr=parts.lr, **STREAM_SGD)
+        self.optimizer = torch.optim.SGD(
+            parts.network.parameters(), lr=parts.lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY
+        )
 
     @classmethod
     def constants(cls) -> dict[str, Any]:
         """What decides its results and is no option: part of a run's identity."""
-        return {"optimizer": "SGD", **STREAM_SGD}
+        return {"optimizer": "SGD", "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
 
     @abstractmethod
     def observe(self, batch: Batch) -> Step:
