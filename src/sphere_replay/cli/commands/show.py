@@ -1,5 +1,7 @@
 """A preset fully resolved: every setting a run would have, and which the paper leaves open.
 
+The constants at the end are no settings, but a run depends on them: its config.json has them too.
+
 Example:
   sphere show mnist --host er-ace --select sphere --noise 0.4
 """
