@@ -115,7 +115,7 @@ def _filled(config: VisionConfig) -> Host:
     """A host at the start of its second task; the first was long enough to fill its memory."""
     host = build_host(config)
     host.start_task()
-    offered = config.capacity / host.options.get("offered", 1.0)
+    offered = config.capacity / config.options.get("offered", 1.0)
     for batch in itertools.islice(_batches(config, task=0), -(-int(offered) // config.batch) + 1):
         host.observe(batch)
     host.end_task(last=False)

@@ -42,9 +42,15 @@ def test_showing_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert (shown["config"]["k_s"], shown["config"]["k_t"]) == (10, 50)
     assert shown["notes"]["split_by"] == "left open by the paper"
-    assert shown["config"]["options"] == {"strength": 1.0, "joint_batch": 0.0, "mask_rule": 0.0}
+    assert shown["config"]["options"] == {
+        "strength": 1.0,
+        "joint_batch": False,
+        "mask_rule": "present_and_newest",
+    }
     _, out, _ = run(capsys, "show", "cifar10", "--host", "xder")
     assert "  eta                0.1\n" in out  # also what nobody has set
+    assert "  align_bn           true\n" in out
+    assert "\nconstants\n" in out
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """What the domains' configurations share: checks of types and names, one spelling of numbers.
 
 A configuration is a flat frozen dataclass whose JSON form is a run's identity, so a wrong type or
-a second spelling of the same value must be met before anything is stored.
+a second spelling of the same value must be met before anything is stored. Beside the settings that
+form has the constants that results depend on: a run stays what it was when one of them changes.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, asdict, fields
+from dataclasses import Field, asdict, fields, is_dataclass
+from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from sphere_replay.errors import ConfigError, unknown
@@ -18,7 +20,7 @@ _KINDS: dict[str, tuple[Any, bool]] = {
     "bool": (bool, False),
     "int | None": (int, True),
     "float | None": ((float, int), True),
-    "dict[str, float]": (dict, False),
+    "dict[str, Any]": (dict, False),
 }
 """What the fields' annotations mean, and whether None is a value."""
 
@@ -41,14 +43,8 @@ class FlatConfig:
                 raise ConfigError(f"{entry.name} takes {spelled}, got {value!r}")
         for entry in fields(self):
             value = getattr(self, entry.name)
-            match _spelled(entry.type):
-                case "float" | "float | None" if value is not None:
-                    object.__setattr__(self, entry.name, _finite(entry.name, value))
-                case "dict[str, float]":
-                    if not all(isinstance(number, int | float) for number in value.values()):
-                        raise ConfigError(f"{entry.name} take numbers, got {value}")
-                    spelled_alike = {name: float(number) for name, number in value.items()}
-                    object.__setattr__(self, entry.name, spelled_alike)
+            if _spelled(entry.type).startswith("float") and value is not None:
+                object.__setattr__(self, entry.name, _finite(entry.name, value))
 
     def check_positive(self, *names: str) -> None:
         """Refuse zero and less in the named fields."""
@@ -63,21 +59,43 @@ class FlatConfig:
             if value is not None and value < bound:
                 raise ConfigError(f"{name} must be at least {bound}, got {value}")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What results depend on and no setting says, by what it belongs to."""
+        raise NotImplementedError
 
-    def in_full(self) -> dict[str, Any]:
-        """For people: `to_dict`, and what it leaves at the defaults of this version."""
-        return asdict(self)
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: all settings, and the constants beside them."""
+        return {**asdict(self), "constants": self.constants}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        strangers = sorted(set(saved) - {entry.name for entry in fields(cls)})
+        """The inverse of `to_dict`; what a form of an older version lacks is as it is now."""
+        settings = {name: value for name, value in saved.items() if name != "constants"}
+        strangers = sorted(set(settings) - {entry.name for entry in fields(cls)})
         if strangers:
             raise ConfigError(f"not part of the {cls.DOMAIN} configuration: {', '.join(strangers)}")
-        return cls(**saved)
+        config = cls(**settings)
+        now = config.constants
+        changed = [name for name, was in saved.get("constants", {}).items() if was != now.get(name)]
+        if changed:
+            raise ConfigError(
+                f"the saved configuration has other constants of {', '.join(changed)} than this "
+                "version: read it with the version that its manifest names"
+            )
+        return config
+
+
+def described(value: Any) -> Any:
+    """A frozen value as plain data for JSON: the name of its class, and its fields."""
+    if isinstance(value, tuple):
+        return [described(item) for item in value]
+    if isinstance(value, StrEnum):
+        return value.value
+    if not is_dataclass(value):
+        return value
+    content = {entry.name: described(getattr(value, entry.name)) for entry in fields(value)}
+    return {"kind": type(value).__name__, **content}
 
 
 def one_of(name: str, value: str, known: Iterable[str]) -> None:
@@ -94,4 +112,6 @@ def _finite(name: str, value: float) -> float:
 
 
 def _spelled(annotation: object) -> str:
-    return annotation.__name__ if type(annotation) is type else str(annotation)
+    if type(annotation) is type:
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")

@@ -19,9 +19,9 @@ PURPOSES: tuple[str, ...] = (
     "replay",
     "augmentation",
     "initialization",
-    "dropout",
 )
-"""The purposes of a vision run; any other text names a stream just as well."""
+"""The purposes of a vision run. Any other text names a stream just as well: runs of language models
+have some of these and others of their own, such as "dropout 12" for the thirteenth update."""
 
 
 def generator_for(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:

@@ -21,6 +21,7 @@ from hosts.workbench import (
 )
 from sphere_replay.errors import DivergenceError
 from sphere_replay.hosts import AsymmetricBalancedReplay, AsymmetricReplay
+from sphere_replay.hosts.abs import AsymmetricBalancedOptions
 from sphere_replay.hosts.parts import mixmatch
 from sphere_replay.memory import AsymmetricBalanced, Memory, Reservoir
 
@@ -360,4 +361,4 @@ def test_a_fit_begins_with_its_first_step() -> None:
 )
 def test_impossible_options_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"option {next(iter(options))}"):
-        AsymmetricBalancedReplay.check_options(options)
+        AsymmetricBalancedOptions.of(options)

@@ -48,7 +48,7 @@ def test_a_step_by_hand(select: str, alpha: float, beta: float) -> None:
 
 def test_coefficients_are_a_half_each_unless_given() -> None:
     host = DarkExperienceReplay(parts())
-    assert (host.alpha, host.beta) == (0.5, 0.5)
+    assert (host.options.alpha, host.options.beta) == (0.5, 0.5)
 
 
 def test_without_its_coefficients_it_is_plain_sgd_on_the_stream() -> None:

@@ -20,6 +20,7 @@ from hosts.workbench import (
 from sphere_replay.hosts import AsymmetricReplay, Batch
 from sphere_replay.hosts.er_ace import (
     MASK_RULES,
+    AsymmetricOptions,
     MaskRule,
     present_and_newest,
     present_and_unseen,
@@ -46,7 +47,7 @@ View = Callable[[Tensor], Tensor]
     ],
 )
 def test_columns_that_the_stream_loss_keeps(
-    rule: MaskRule, labels: set[int], newest: int, kept: set[int]
+    rule: Callable[[Tensor, int, int], Tensor], labels: set[int], newest: int, kept: set[int]
 ) -> None:
     repeated = torch.tensor(sorted(labels) * 3)
     columns = rule(repeated, newest, 10)
@@ -55,7 +56,11 @@ def test_columns_that_the_stream_loss_keeps(
 
 
 def test_the_rules_are_numbered_from_the_authors_own() -> None:
-    assert (present_and_newest, present_only, present_and_unseen) == MASK_RULES
+    rules = (present_and_newest, present_only, present_and_unseen)
+    for number, (name, columns) in enumerate(zip(MaskRule, rules, strict=True)):
+        assert MASK_RULES[name] is columns
+        for spelling in (number, float(number), columns.__name__):
+            assert AsymmetricOptions.of({"mask_rule": spelling}).mask_rule is name
 
 
 RULE_CASES = [

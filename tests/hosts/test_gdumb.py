@@ -187,10 +187,10 @@ def test_the_first_weights_are_part_of_the_state() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cutmix": 2}, "cutmix is a share, at most 1"),
-        ({"fit_last_only": 0.5}, "fit_last_only is a switch"),
-        ({"epochs": 0}, "epochs must be at least 1"),
-        ({"fit_batch": 1}, "fit_batch must be at least 2"),
+        ({"cutmix": 2}, "cutmix takes a share from 0 to 1, got 2"),
+        ({"fit_last_only": 0.5}, "fit_last_only takes true or false"),
+        ({"epochs": 0}, "epochs takes a whole number of at least 1, got 0"),
+        ({"fit_batch": 1}, "fit_batch takes a whole number of at least 2, got 1"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, float], message: str) -> None:

@@ -202,13 +202,13 @@ def test_the_memory_becomes_purer_than_the_stream() -> None:
     ("options", "message"),
     [
         ({"diverstiy": 0.5}, r"unknown option.*diversity"),
-        ({"diversity": 1.5}, "diversity is a share, at most 1"),
-        ({"cutmix": 2}, "cutmix is a share, at most 1"),
-        ({"epochs": 0}, "epochs must be at least 1"),
-        ({"fit_batch": 1}, "fit_batch must be at least 2"),
-        ({"select_fit": 2}, "select_fit is a switch, 0 or 1"),
-        ({"relabel_confident": 0.5}, "relabel_confident is a switch"),
-        ({"weight_decay": -1}, "not negative"),
+        ({"diversity": 1.5}, r"diversity takes a share from 0 to 1, got 1\.5"),
+        ({"cutmix": 2}, "cutmix takes a share from 0 to 1, got 2"),
+        ({"epochs": 0}, "epochs takes a whole number of at least 1, got 0"),
+        ({"fit_batch": 1}, "fit_batch takes a whole number of at least 2, got 1"),
+        ({"select_fit": 2}, "select_fit takes true or false"),
+        ({"relabel_confident": 0.5}, "relabel_confident takes true or false"),
+        ({"weight_decay": -1}, "weight_decay takes a number that is not negative, got -1"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, float], message: str) -> None:

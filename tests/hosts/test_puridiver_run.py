@@ -135,7 +135,7 @@ def test_photographs_with_batch_norm_in_the_way() -> None:
 def test_the_preset_has_the_papers_constants(preset: str) -> None:
     config = resolve(preset, "puridiver")
     assert (config.lr, config.virtual_lr, config.admission) == (0.03, 0.03, "purity-diversity")
-    options = build_host(resolve("digits", "puridiver")).options
+    options = resolve("digits", "puridiver").options
     assert (options["epochs"], options["high_lr"], options["cutmix"]) == (255, 0.03, 0.5)
 
 

@@ -29,6 +29,7 @@ from hosts.xder_parts import (
     without_statistics,
 )
 from sphere_replay.hosts import Batch, ExtendedDarkReplay
+from sphere_replay.hosts.xder import ExtendedDarkOptions
 from sphere_replay.replay import Draw
 
 # A step, written out.
@@ -64,26 +65,26 @@ def losses_by_hand(
         joined = torch.cat([views.augment(dark["x"], source), stream_view[: 6 // task]])
         dark_logits = network(joined)[: len(dark)]
         label_logits = without_statistics(network, views.augment(labelled["x"], source))
-        losses.append(o["alpha"] * (dark_logits - dark["logits"]).square().sum() / (6 * CLASSES))
-        losses.append(o["beta"] * F.cross_entropy(label_logits[:, :first], labelled["y"]))
+        losses.append(o.alpha * (dark_logits - dark["logits"]).square().sum() / (6 * CLASSES))
+        losses.append(o.beta * F.cross_entropy(label_logits[:, :first], labelled["y"]))
         met = set()
         for draw, logits in ((dark, dark_logits), (labelled, label_logits)):
             for i, slot in enumerate(draw.indices.tolist()):
                 if slot not in met:
                     rows.append((logits[i], int(draw["y"][i]) // SIZE))
                 met.add(slot)
-    if o["future_constraint"] and task + 1 < TASKS:
+    if o.future_constraint and task + 1 < TASKS:
         excess = []
         for row, head in rows:
             own = row[SIZE * head : SIZE * head + SIZE].max()
-            excess.append(row[first + SIZE :].max() + o["margin"] - own)
+            excess.append(row[first + SIZE :].max() + o.margin - own)
         violated = [value for value in excess if value > 0]
-        losses += [o["eta"] * torch.stack(violated).mean()] if violated else []
-    if o["past_constraint"] and task > 0:
+        losses += [o.eta * torch.stack(violated).mean()] if violated else []
+    if o.past_constraint and task > 0:
         odds = stream[:, : first + SIZE].softmax(dim=1)
-        gap = odds[:, :first].max(dim=1).values.detach() + o["margin"]
+        gap = odds[:, :first].max(dim=1).values.detach() + o.margin
         gap = gap - odds[:, first:].max(dim=1).values
-        losses += [o["eta"] * gap[gap > 0].mean()] if (gap > 0).any() else []
+        losses += [o.eta * gap[gap > 0].mean()] if (gap > 0).any() else []
     if task + 1 < TASKS:
         images, labels = batch.images, batch.labels
         if draws:
@@ -92,7 +93,7 @@ def losses_by_hand(
             labels = torch.cat([host.memory["y"][slots], labels])
         strong = views.strengthen(torch.cat([images, images]), source)
         logits = without_statistics(network, strong)
-        losses.append(o["contrast"] * contrast_by_hand(logits[:, first + SIZE :], labels, 2))
+        losses.append(o.contrast * contrast_by_hand(logits[:, first + SIZE :], labels, 2))
     return losses
 
 
@@ -307,7 +308,7 @@ def test_misuse_is_named(act: Callable[[ExtendedDarkReplay], object], message: s
 )
 def test_impossible_options_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"option.*{next(iter(options))}"):
-        ExtendedDarkReplay.check_options(options)
+        ExtendedDarkOptions.of(options)
 
 
 def test_heads_must_divide_the_classes() -> None:

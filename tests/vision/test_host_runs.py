@@ -144,7 +144,7 @@ def test_selections_of_xder_share_stream_and_images_of_the_memory() -> None:
 def test_presets_of_xder(dataset: str, alpha: float, beta: float, k_t: int, every: int) -> None:
     for preset in (dataset, f"{dataset}-small"):
         config = resolve(preset, "xder", "sphere")
-        assert config.options == {"alpha": alpha, "beta": beta}
+        assert (config.options["alpha"], config.options["beta"]) == (alpha, beta)
         assert (config.lr, config.virtual_lr, config.alpha) == (0.03, 0.03, 0.5)
         assert (config.k_s, config.k_t, config.t_frac, config.every) == (5, k_t, 0.5, every)
         assert config.admission == "greedy-balanced"

@@ -15,7 +15,11 @@ _RANGE = 1e12
 
 
 class Control(StrEnum):
-    """An ablation. Values are the names used on the command line and in logs."""
+    """An ablation, by the name that `Sphere(control=...)` takes.
+
+    On the command line it is a selection, `sphere-identity` for instance; `mir-matched` is one
+    without a prefix.
+    """
 
     IDENTITY = "identity"
     """S = I: no aggregation and no pullback; clipping, transport and uniform floor stay."""

@@ -22,6 +22,9 @@ the kernel then averages over coincident memories only."""
 ROUNDING = 1e-6
 """Relative differences below this are the float32 kernel's, not the risks'."""
 
+FLOORS = {"eps_floor": EPS_FLOOR, "rounding": ROUNDING}
+"""By the names that a run's identity knows them by."""
+
 
 class Temperature(NamedTuple):
     """T, and the running risk scale to hand over at the next rescoring (None without memory)."""
@@ -74,17 +77,19 @@ class NeighborScales:
     """Vision: kernel scales are median neighbour radii, the temperature follows recent increments.
 
     eps_s = median_i r_i(k_s), eps_T = max(median_i r_i(k_T), eps_s),
-    T = t_frac * EMA_decay(P95([δ]_+)), the average starting at its first value.
+    T = t_frac * EMA_decay(P95([δ]_+)), the average starting at its first value; 95 stands for
+    `quantile`.
     """
 
     k_s: int = 5
     k_t: int = 25
     t_frac: float = 0.5
     decay: float = 0.9
+    quantile: float = 0.95
 
     def __post_init__(self) -> None:
         check_positive(k_s=self.k_s, k_t=self.k_t, t_frac=self.t_frac)
-        check_fraction(decay=self.decay)
+        check_fraction(decay=self.decay, quantile=self.quantile)
 
     def bandwidths(self, geometry: Geometry) -> tuple[float, float]:
         """Medians of the distances to the k_s-th and k_T-th neighbour."""
@@ -95,8 +100,8 @@ class NeighborScales:
     def temperature(
         self, increments: Tensor, support: Tensor, eps_t: float, running_scale: float | None
     ) -> Temperature:
-        """A fraction of the running 95th percentile of positive increments."""
-        current = percentile(increments.clamp(min=0), 0.95)
+        """A fraction of the running percentile of positive increments."""
+        current = percentile(increments.clamp(min=0), self.quantile)
         if running_scale:  # an average of zero has seen no risk yet: it starts with the first
             current = self.decay * running_scale + (1 - self.decay) * current
         return Temperature(self.t_frac * current, current)
@@ -132,14 +137,16 @@ class SpreadScales:
 
 @dataclass(frozen=True)
 class QuantileScales:
-    """Code RL: tau = fraction * P95([Sδ]_+)."""
+    """Code RL: tau = fraction * P95([Sδ]_+); 95 stands for `quantile`."""
 
     eps_s: float
     eps_t: float = 1.0
     fraction: float = 0.25
+    quantile: float = 0.95
 
     def __post_init__(self) -> None:
         check_positive(eps_s=self.eps_s, eps_t=self.eps_t, fraction=self.fraction)
+        check_fraction(quantile=self.quantile)
 
     def bandwidths(self, geometry: Geometry) -> tuple[float, float]:
         """As given."""
@@ -148,5 +155,5 @@ class QuantileScales:
     def temperature(
         self, increments: Tensor, support: Tensor, eps_t: float, running_scale: float | None
     ) -> Temperature:
-        """eps_T times a fraction of the supported risk's 95th percentile."""
-        return Temperature(self.fraction * percentile(support, 0.95) * eps_t)
+        """eps_T times a fraction of the supported risk's percentile."""
+        return Temperature(self.fraction * percentile(support, self.quantile) * eps_t)

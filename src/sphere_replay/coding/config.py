@@ -1,11 +1,16 @@
 """Everything that decides a code-generation run, as one flat value: the run's identity."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from sphere_replay.config import FlatConfig, one_of
+from sphere_replay.allocation import Sphere
+from sphere_replay.allocation.scales import FLOORS
+from sphere_replay.coding.micro_model import FORMAT, MicroSpec
+from sphere_replay.config import FlatConfig, described, one_of
 from sphere_replay.errors import ConfigError
-from sphere_replay.replay import ReplaySettings
+from sphere_replay.integrations.trl.arguments import OBJECTIVE
+from sphere_replay.replay import ReplaySettings, selection_named
+from sphere_replay.sandbox import Limits
 
 __all__ = ["HOSTS", "MICRO", "SPLITS", "CodingConfig"]
 
@@ -15,6 +20,8 @@ MICRO = "micro"
 """The model, and the problems, that are made on the spot."""
 SPLITS = {"evaluation": ("train", "evaluation"), "development": ("fit", "probe")}
 """What is trained and evaluated on, by the value of `evaluate_on`."""
+ADAMW = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}
+"""The optimizer, but for its rate and weight decay; the names are those of transformers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +133,31 @@ class CodingConfig(ReplaySettings, FlatConfig):
     def stage_names(self) -> tuple[str, ...]:
         """The stages asked for; none: all there are."""
         return tuple(self.stages.split(",")) if self.stages else ()
+
+    @property
+    def limits(self) -> Limits:
+        """Of every program that runs."""
+        return Limits(wall=self.wall, cpu=self.wall)
+
+    @property
+    def micro(self) -> MicroSpec:
+        """The model that is made on the spot, if it is asked for."""
+        return MicroSpec(steps=self.warm_up)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Of the selection, GRPO and its optimizer, the sandbox, and a model made on the spot."""
+        # d0 is the training prompts' own: it comes with the data.
+        selection = selection_named(self.select, Sphere.coding(None, alpha=self.alpha))
+        made_here = {"format": FORMAT, **described(self.micro)}
+        return {
+            "selection": described(selection),
+            "allocation": dict(FLOORS),
+            "objective": dict(OBJECTIVE),
+            "optimizer": {"kind": "AdamW", **ADAMW},
+            "limits": self.limits.to_dict(),
+            "model": made_here if self.model == MICRO else {},
+        }
 
     @property
     def run_name(self) -> str:

@@ -20,7 +20,7 @@ from sphere_replay.errors import DataError, DivergenceError, check_device
 from sphere_replay.extras import require
 from sphere_replay.language.models import BaseModel, fingerprint, trainable
 from sphere_replay.randomness import generator_for, globally_seeded
-from sphere_replay.sandbox import Limits, Sandbox, SandboxError
+from sphere_replay.sandbox import Sandbox, SandboxError
 from sphere_replay.scoring import NonFiniteError
 
 if TYPE_CHECKING:
@@ -302,9 +302,10 @@ def run_coding_job(
 
 def open_sandbox(config: CodingConfig, verdicts: Path | None) -> Sandbox:
     """The sandbox of a run, or a sentence on how to get one."""
-    limits = Limits(wall=config.wall, cpu=config.wall)
     try:
-        return Sandbox(limits=limits, workers=config.workers, cache=verdicts, unsafe=config.unsafe)
+        return Sandbox(
+            limits=config.limits, workers=config.workers, cache=verdicts, unsafe=config.unsafe
+        )
     except SandboxError as error:
         raise DataError(
             f"{error}. `sphere sandbox check` says what this machine offers; in a run the danger "

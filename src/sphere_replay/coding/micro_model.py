@@ -21,7 +21,7 @@ from sphere_replay.language import pad_rows
 from sphere_replay.language.cache import cached_folder
 from sphere_replay.randomness import generator_for, globally_seeded
 
-_FORMAT = 1
+FORMAT = 1
 """Part of every cache key; raise it when building changes."""
 _PAD, _END = "<pad>", "<end>"
 
@@ -54,7 +54,7 @@ def micro_folder(lessons: Sequence[Problem], home: Path, spec: MicroSpec | None 
         spec: Size and budget.
     """
     spec = spec or MicroSpec()
-    origin = {"format": _FORMAT, "lessons": digest(lessons), **asdict(spec)}
+    origin = {"format": FORMAT, "lessons": digest(lessons), **asdict(spec)}
     return cached_folder(home, "micro", origin, lambda folder: _build(lessons, spec, folder))
 
 

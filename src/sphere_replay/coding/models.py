@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sphere_replay.coding.config import MICRO, CodingConfig
-from sphere_replay.coding.micro_model import MicroSpec, micro_folder
+from sphere_replay.coding.micro_model import micro_folder
 from sphere_replay.coding.problems import Problem
 from sphere_replay.coding.stages import lessons
 from sphere_replay.errors import DataError
@@ -32,7 +32,7 @@ def load_policy(config: CodingConfig, home: Path) -> BaseModel:
     """
     match config.model:
         case "micro":
-            source = str(micro_folder(lessons(), home, MicroSpec(steps=config.warm_up)))
+            source = str(micro_folder(lessons(), home, config.micro))
         case "smollm2":
             source = str(smollm2_folder(home))
         case _:

@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 from transformers import PrinterCallback
 from trl.trainer.grpo_config import GRPOConfig
 
-from sphere_replay.coding.config import CodingConfig
+from sphere_replay.coding.config import ADAMW, CodingConfig
 from sphere_replay.coding.judge import Sampled, VisibleReward
 from sphere_replay.coding.models import prompt_of
 from sphere_replay.coding.problems import Problem
@@ -133,6 +133,7 @@ def build_trainer(
     on_cpu = config.device == "cpu"
     arguments = GRPOConfig(
         **settings
+        | ADAMW
         | {
             "output_dir": folder,
             "learning_rate": config.lr,

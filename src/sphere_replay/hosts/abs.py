@@ -8,19 +8,25 @@ alternating schedule of the full method (AER) needs several epochs per task and 
 single pass.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from sphere_replay.hosts.er_ace import MASKED, AsymmetricReplay
+from sphere_replay.hosts.er_ace import MASKED, AsymmetricOptions, AsymmetricReplay
 from sphere_replay.hosts.host import Batch, HostParts, State, Step
-from sphere_replay.hosts.parts.memory_fit import MemoryFit
+from sphere_replay.hosts.options import HostOptions, count, number, share
+from sphere_replay.hosts.parts.memory_fit import FitOptions, MemoryFit
 from sphere_replay.hosts.parts.mixmatch import guess_targets, mixmatch_loss
-from sphere_replay.hosts.parts.mixture import UNFINISHED, NoSplitError, normalized, split_in_two
+from sphere_replay.hosts.parts.mixture import (
+    CONSTANTS,
+    UNFINISHED,
+    NoSplitError,
+    normalized,
+    split_in_two,
+)
 from sphere_replay.memory import AsymmetricBalanced
 from sphere_replay.replay import Draw
 
@@ -35,43 +41,42 @@ class Trust:
     """Of a right label, `[len(memory)]`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class AsymmetricBalancedOptions(FitOptions, AsymmetricOptions):
+    """Constants of ABS, beside those of ER-ACE and of a fit."""
+
+    epochs: int = count(255)
+    """0: no fit."""
+    fit_batch: int = count(32, least=4)
+    """Trusted examples of a step, in batches of nearly equal size: at least four, so that all have
+    two or more, as batch norms need."""
+    clip: float = number(10.0)
+    offered: float = share(0.25, positive=True)
+    """Part of a batch that is offered to the memory."""
+    warm_up: int = count(10)
+    """Epochs that trust every label."""
+    guesses: int = count(3, least=1)
+    """Views behind a guessed target."""
+    temperature: float = number(0.5, positive=True)
+    """Of the guesses."""
+    doubt: float = number(0.01)
+    """Weight of the doubtful part."""
+
+
 class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
-    """ABS with MixMatch consolidation; pair it with asymmetric balanced admission.
+    """ABS with MixMatch consolidation; pair it with asymmetric balanced admission."""
 
-    Options beside those of ER-ACE and of a fit (`fit_batch` 32; no fit with `epochs` 0): `offered`
-    (share of a batch that is offered to the memory, 0.25), `warm_up` (epochs that trust every
-    label, 10), `clip` (norm of the gradient, 10; 0: none), `guesses` (views behind a guessed
-    target, 3), `temperature` (of the guesses, 0.5), `doubt` (weight of the doubtful, 0.01).
-    """
-
-    OPTIONS: ClassVar[Mapping[str, float]] = {
-        **AsymmetricReplay.OPTIONS,
-        **MemoryFit.OPTIONS,
-        "fit_batch": 32,
-        "offered": 0.25,
-        "warm_up": 10,
-        "clip": 10.0,
-        "guesses": 3,
-        "temperature": 0.5,
-        "doubt": 0.01,
-    }
-    SWITCHES: ClassVar[tuple[str, ...]] = (*AsymmetricReplay.SWITCHES, *MemoryFit.SWITCHES)
-    COUNTS: ClassVar[tuple[str, ...]] = (*MemoryFit.COUNTS, "warm_up", "guesses")
-    SHARES: ClassVar[tuple[str, ...]] = ("offered",)
-    # Four: batches of nearly equal size then have two examples or more, as batch norms need.
-    LEAST: ClassVar[Mapping[str, float]] = {"fit_batch": 4, "guesses": 1}
+    OPTIONS: ClassVar[type[HostOptions]] = AsymmetricBalancedOptions
+    options: AsymmetricBalancedOptions
 
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
         self.task = -1
 
     @classmethod
-    def check_options(cls, options: Mapping[str, float]) -> None:
-        """Refuse unknown constants, and values that make no sense."""
-        super().check_options(options)
-        for name in ("offered", "temperature"):
-            if options.get(name) == 0:
-                raise ValueError(f"option {name} must be above 0")
+    def constants(cls) -> dict[str, Any]:
+        """ER-ACE's, those of a fit, and of how trust is found."""
+        return super().constants() | CONSTANTS
 
     def start_task(self) -> None:
         """Everything stored so far belongs to the past now."""
@@ -87,7 +92,7 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         step = self._learn_in_turn(batch)
         losses = self._stream_losses(batch)
         self.optimizer.step()
-        count = max(1, round(self.options["offered"] * len(batch)))
+        count = max(1, round(self.options.offered * len(batch)))
         # Stable: equal losses are offered in stream order on every machine.
         rows = losses.argsort(stable=True)[:count].sort().values
         chosen = Batch(batch.images[rows], batch.labels[rows], batch.true_labels[rows])
@@ -105,15 +110,15 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
     def _epoch(self, step: int) -> Step:
         """MixMatch on the memory."""
         # What a short task could not teach has a high loss too: first give every label a chance.
-        trust = self._trust() if step >= self.options["warm_up"] else self._trust_all()
+        trust = self._trust() if step >= self.options.warm_up else self._trust_all()
         order = self._shuffled(trust.trusted)
-        batches = order.tensor_split(-(-len(order) // int(self.options["fit_batch"])))
-        size = min(len(trust.doubtful), int(self.options["fit_batch"]))
+        batches = order.tensor_split(-(-len(order) // self.options.fit_batch))
+        size = min(len(trust.doubtful), self.options.fit_batch)
         doubtful = self._cycled(trust.doubtful, len(batches), size)
         losses = [
             self._update(
                 self._mixmatch(rows, doubted, trust.probability),
-                len(rows) + int(self.options["guesses"]) * len(doubted),
+                len(rows) + self.options.guesses * len(doubted),
             )
             for rows, doubted in zip(batches, doubtful, strict=True)
         ]
@@ -148,7 +153,7 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
 
     def _mixmatch(self, trusted: Tensor, doubtful: Tensor, probability: Tensor) -> Tensor:
         known, doubted = self.memory.take(trusted), self.memory.take(doubtful)
-        guesses, classes = int(self.options["guesses"]), self.parts.num_classes
+        guesses, classes = self.options.guesses, self.parts.num_classes
         onehot = F.one_hot(known["y"], classes).float()
         # View by view, each in the order of the images: so are the targets repeated below.
         views = self.view(doubted["x"].repeat(guesses, 1, 1, 1))
@@ -156,13 +161,13 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         if len(doubtful):
             logits = self._eval_logits(views).reshape(guesses, len(doubtful), classes)
             weight = probability[doubtful].to(logits.device)
-            targets = guess_targets(logits, doubted["y"], weight, self.options["temperature"])
+            targets = guess_targets(logits, doubted["y"], weight, self.options.temperature)
         return mixmatch_loss(
             self.run,
             (self.view(known["x"]), onehot),
             (views, targets.repeat(guesses, 1)),
             self.parts.augmentation,
-            weight=self.options["doubt"],
+            weight=self.options.doubt,
         )
 
     def _plain_logits(self, images: Tensor) -> Tensor:

@@ -5,23 +5,30 @@ it; the image is stored unaugmented, and the logits are never refreshed. The MSE
 batch and classes.
 """
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 
-from sphere_replay.hosts.host import Batch, Host, HostParts, Step, mislabelled
+from sphere_replay.hosts.host import Batch, Host, Step, mislabelled
+from sphere_replay.hosts.options import HostOptions, number
+
+
+@dataclass(frozen=True, kw_only=True)
+class DarkOptions(HostOptions):
+    """Constants of DER++."""
+
+    alpha: float = number(0.5)
+    """Weight of the distillation."""
+    beta: float = number(0.5)
+    """Weight of the stored labels."""
 
 
 class DarkExperienceReplay(Host):
-    """DER++. Options: `alpha` (distillation, 0.5), `beta` (labels, 0.5)."""
+    """DER++."""
 
-    OPTIONS: ClassVar[Mapping[str, float]] = {"alpha": 0.5, "beta": 0.5}
-
-    def __init__(self, parts: HostParts) -> None:
-        super().__init__(parts)
-        self.alpha = self.options["alpha"]
-        self.beta = self.options["beta"]
+    OPTIONS: ClassVar[type[HostOptions]] = DarkOptions
+    options: DarkOptions
 
     def observe(self, batch: Batch) -> Step:
         """One update on the stream batch, on stored logits and on stored labels."""
@@ -34,9 +41,9 @@ class DarkExperienceReplay(Host):
             # Both draws come before any replay gradient: a virtual step follows the stream's alone.
             dark, labelled = self.draw(), self.redraw()
             distance = F.mse_loss(self.forward(dark["x"]), dark["logits"])
-            self.backward(self.alpha * distance, len(dark))
+            self.backward(self.options.alpha * distance, len(dark))
             replayed = F.cross_entropy(self.forward(labelled["x"]), labelled["y"])
-            self.backward(self.beta * replayed, len(labelled))
+            self.backward(self.options.beta * replayed, len(labelled))
             wrong = mislabelled(dark) + mislabelled(labelled)
             step = Step(loss.item(), replayed.item(), 1.0, len(dark) + len(labelled), wrong)
         self.optimizer.step()

@@ -5,7 +5,7 @@ over the concatenated batch instead, as some code bases do. Replay starts with t
 may return examples of the current task. Memories enter after the update, unaugmented.
 """
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -13,36 +13,40 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 from sphere_replay.hosts.host import Batch, Host, HostParts, Step, mislabelled
+from sphere_replay.hosts.options import HostOptions, number, switch
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(HostOptions):
+    """Constants of ER."""
+
+    strength: float = number(1.0)
+    """λ, the factor of the replay loss."""
+    joint_batch: bool = switch(False)
+    """One mean over both batches. Uniform selection only, because a scored selection needs the
+    stream gradient by itself."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.joint_batch and self.strength != 1:
+            raise ValueError("joint_batch takes one mean over both batches: leave strength at 1")
 
 
 class ExperienceReplay(Host):
-    """ER; other hosts override how the stream and the replayed batch are judged.
+    """ER; other hosts override how the stream and the replayed batch are judged."""
 
-    Options: `strength` (λ, 1), `joint_batch` (0 or 1; uniform selection only, because a scored
-    selection needs the stream gradient by itself).
-    """
-
-    OPTIONS: ClassVar[Mapping[str, float]] = {"strength": 1.0, "joint_batch": 0}
-    SWITCHES: ClassVar[tuple[str, ...]] = ("joint_batch",)
-
-    @classmethod
-    def check_options(cls, options: Mapping[str, float]) -> None:
-        """Refuse unknown constants, and a joint mean with a strength it cannot honour."""
-        super().check_options(options)
-        if options.get("joint_batch") and options.get("strength", 1) != 1:
-            raise ValueError("joint_batch takes one mean over both batches: leave strength at 1")
+    OPTIONS: ClassVar[type[HostOptions]] = ReplayOptions
+    options: ReplayOptions
 
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
-        self.strength = self.options["strength"]
-        self.joint_batch = bool(self.options["joint_batch"])
-        if self.joint_batch and self.replay.selection.needs_scores:
+        if self.options.joint_batch and self.replay.selection.needs_scores:
             raise ValueError("joint_batch works with the uniform selection only; leave it off")
 
     def observe(self, batch: Batch) -> Step:
         """One update on the stream batch and a replayed one."""
         self.optimizer.zero_grad()
-        if self.joint_batch and len(self.memory):
+        if self.options.joint_batch and len(self.memory):
             step = self._learn_jointly(batch)
         else:
             step = self._learn_in_turn(batch)
@@ -65,7 +69,7 @@ class ExperienceReplay(Host):
             return Step(loss.item())
         draw = self.draw()
         replayed = self.replay_loss(self.forward(draw["x"]), draw["y"])
-        self.backward(self.strength * draw.scale * replayed, len(draw))
+        self.backward(self.options.strength * draw.scale * replayed, len(draw))
         return Step(loss.item(), replayed.item(), draw.scale, len(draw), mislabelled(draw))
 
     def _learn_jointly(self, batch: Batch) -> Step:

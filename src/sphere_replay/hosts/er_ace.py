@@ -5,14 +5,17 @@ head that goes with it is part of the network, not of the host.
 """
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from sphere_replay.hosts.er import ExperienceReplay
+from sphere_replay.hosts.er import ExperienceReplay, ReplayOptions
 from sphere_replay.hosts.host import HostParts, State
+from sphere_replay.hosts.options import HostOptions, rule
 
 MASKED = -1e9
 
@@ -38,32 +41,49 @@ def present_and_unseen(labels: Tensor, newest: int, num_classes: int) -> Tensor:
     return columns
 
 
-MaskRule = Callable[[Tensor, int, int], Tensor]
-MASK_RULES: tuple[MaskRule, ...] = (present_and_newest, present_only, present_and_unseen)
-"""Which columns the stream loss keeps; the host's option `mask_rule` is an index into these."""
+class MaskRule(StrEnum):
+    """Which columns the stream loss keeps, by the name of the function that says it."""
+
+    PRESENT_AND_NEWEST = "present_and_newest"
+    PRESENT_ONLY = "present_only"
+    PRESENT_AND_UNSEEN = "present_and_unseen"
+
+
+MASK_RULES: Mapping[MaskRule, Callable[[Tensor, int, int], Tensor]] = {
+    MaskRule.PRESENT_AND_NEWEST: present_and_newest,
+    MaskRule.PRESENT_ONLY: present_only,
+    MaskRule.PRESENT_AND_UNSEEN: present_and_unseen,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsymmetricOptions(ReplayOptions):
+    """Constants of ER-ACE; a joint batch, which knows no asymmetry, is refused."""
+
+    mask_rule: MaskRule = rule(MaskRule.PRESENT_AND_NEWEST)  # noqa: RUF009  # declares a field
+    """Which columns the stream loss keeps."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.joint_batch:
+            raise ValueError("joint_batch has one loss for both batches: use it with er only")
 
 
 class AsymmetricReplay(ExperienceReplay):
-    """ER with the asymmetric stream loss. Class ids grow with their first appearance.
+    """ER with the asymmetric stream loss. Class ids grow with their first appearance."""
 
-    Options: `strength` (λ, 1) and `mask_rule` (0, the authors').
-    """
-
-    OPTIONS: ClassVar[Mapping[str, float]] = {"strength": 1.0, "joint_batch": 0, "mask_rule": 0}
+    OPTIONS: ClassVar[type[HostOptions]] = AsymmetricOptions
+    options: AsymmetricOptions
 
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
-        self._rule = MASK_RULES[int(self.options["mask_rule"])]
+        self._rule = MASK_RULES[self.options.mask_rule]
         self._newest = -1
 
     @classmethod
-    def check_options(cls, options: Mapping[str, float]) -> None:
-        """Refuse unknown constants, and a joint batch, which knows no asymmetry."""
-        super().check_options(options)
-        if options.get("joint_batch", 0):
-            raise ValueError("joint_batch has one loss for both batches: use it with er only")
-        if options.get("mask_rule", 0) not in range(len(MASK_RULES)):
-            raise ValueError(f"mask_rule must be one of 0 to {len(MASK_RULES) - 1}")
+    def constants(cls) -> dict[str, Any]:
+        """ER's, and the logit of a masked column."""
+        return super().constants() | {"masked": MASKED}
 
     def stream_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy over the columns that the mask rule keeps."""

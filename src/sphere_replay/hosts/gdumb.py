@@ -5,37 +5,41 @@ clipping, CutMix on half of the batches. Its number is that of the last epoch: n
 test accuracy.
 """
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from sphere_replay.hosts.host import Batch, HostParts, State, Step
+from sphere_replay.hosts.options import HostOptions, count, number, share
 from sphere_replay.hosts.parts.cutmix import cutmix_sometimes
-from sphere_replay.hosts.parts.memory_fit import MemoryFit
+from sphere_replay.hosts.parts.memory_fit import FitOptions, MemoryFit
 from sphere_replay.hosts.parts.trust_losses import mixed_cross_entropy
+
+
+@dataclass(frozen=True, kw_only=True)
+class GDumbOptions(FitOptions):
+    """Constants of GDumb, where they are not those of any fit."""
+
+    epochs: int = count(256, least=1)
+    high_lr: float = number(0.05)
+    low_lr: float = number(0.0005)
+    weight_decay: float = number(0.000001)
+    clip: float = number(10.0)
+    cutmix: float = share(0.5)
+    """Probability that a batch is mixed."""
 
 
 class GDumb(MemoryFit):
     """GDumb on whatever the memory admits; pair it with greedy balanced admission.
 
-    Options beside those of a fit, whose defaults are `epochs` 256, `high_lr` 0.05, `low_lr` 0.0005
-    and `weight_decay` 1e-6: `clip` (norm of the gradient, 10; 0: none), `cutmix` (probability,
-    0.5). With `fit_last_only`, as the paper's AAA column implies, accuracy is at chance before.
+    With `fit_last_only`, as the paper's AAA column implies, accuracy is at chance before.
     """
 
     REPLAYS = False
-    OPTIONS: ClassVar[Mapping[str, float]] = {
-        **MemoryFit.OPTIONS,
-        "epochs": 256,
-        "high_lr": 0.05,
-        "low_lr": 0.0005,
-        "weight_decay": 0.000001,
-        "clip": 10.0,
-        "cutmix": 0.5,
-    }
-    SHARES: ClassVar[tuple[str, ...]] = ("cutmix",)
+    OPTIONS: ClassVar[type[HostOptions]] = GDumbOptions
+    options: GDumbOptions
     FIRST_RATE: ClassVar[int] = 0
 
     def __init__(self, parts: HostParts) -> None:
@@ -61,7 +65,7 @@ class GDumb(MemoryFit):
     def _loss(self, rows: Tensor) -> Tensor:
         chosen, source = self.memory.take(rows), self.parts.augmentation
         views = self.view(chosen["x"])
-        mixed = cutmix_sometimes(views, chosen["y"], source, self.options["cutmix"])
+        mixed = cutmix_sometimes(views, chosen["y"], source, self.options.cutmix)
         return mixed_cross_entropy(self.run(mixed.images), mixed)
 
     def state_dict(self) -> State:

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from sphere_replay.errors import DivergenceError, unknown
+from sphere_replay.errors import DivergenceError
+from sphere_replay.hosts.options import HostOptions
 from sphere_replay.memory import Memory
 from sphere_replay.replay import Draw, Engine
 from sphere_replay.scoring import (
@@ -29,6 +30,9 @@ from sphere_replay.scoring.folding import can_fold
 State = dict[str, Any]
 
 LOGGER = logging.getLogger(__name__)
+
+MOMENTUM, WEIGHT_DECAY = 0.0, 0.0
+"""With which every host learns from the stream."""
 
 
 class Views(Protocol):
@@ -82,7 +86,7 @@ class Step:
 
 @dataclass
 class HostParts:
-    """What a host is made of. `options` are the host's own constants, by name."""
+    """What a host is made of."""
 
     network: nn.Module
     memory: Memory
@@ -93,24 +97,21 @@ class HostParts:
     lr: float
     replay_batch: int
     virtual_lr: float | None
-    options: dict[str, float] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The host's own constants by name, where they are not the defaults of its `OPTIONS`."""
     tasks: int = 1
     """Tasks of the stream, of `num_classes / tasks` classes each, in the order of their ids."""
 
 
 class Host(ABC):
-    """A learner. Subclasses write `observe`; most only need `stream_loss` and `replay_loss`."""
+    """A learner. Subclasses write `observe`, from the parts of a step that are here.
 
-    OPTIONS: ClassVar[Mapping[str, float]] = {}
-    """The host's own constants and their defaults."""
-    SWITCHES: ClassVar[tuple[str, ...]] = ()
-    """Options that are 0 or 1."""
-    COUNTS: ClassVar[tuple[str, ...]] = ()
-    """Options that are whole numbers."""
-    SHARES: ClassVar[tuple[str, ...]] = ()
-    """Options that are probabilities or parts of a whole."""
-    LEAST: ClassVar[Mapping[str, float]] = {}
-    """Options that must not be smaller than this; all others not below 0."""
+    One that differs from ER in how a batch is judged is a subclass of `ExperienceReplay` instead,
+    and overrides its `stream_loss` or `replay_loss` alone.
+    """
+
+    OPTIONS: ClassVar[type[HostOptions]] = HostOptions
+    """The type of the host's own constants; a subclass says it again for its `options`."""
     REPLAYS: ClassVar[bool] = True
     """Whether a selection has anything to decide."""
     TASK_LABELS: ClassVar[bool] = False
@@ -119,8 +120,7 @@ class Host(ABC):
     """Whether it offers each class its share of the memory, which admission must not thin out."""
 
     def __init__(self, parts: HostParts) -> None:
-        self.check_options(parts.options)
-        self.options = {**self.OPTIONS, **parts.options}
+        self.options = self.OPTIONS.of(parts.options)
         self.parts = parts
         self.network = parts.network
         self.memory = parts.memory
@@ -128,24 +128,14 @@ class Host(ABC):
         self.costs = Costs()
         self.notes: dict[str, int] = {}
         """What was not as a host would have it, but no reason to stop, and how often."""
-        self.optimizer = torch.optim.SGD(parts.network.parameters(), lr=parts.lr)
+        self.optimizer = torch.optim.SGD(
+            parts.network.parameters(), lr=parts.lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY
+        )
 
     @classmethod
-    def check_options(cls, options: Mapping[str, float]) -> None:
-        """Refuse constants that this host does not have, and values that make no sense."""
-        for name, value in options.items():
-            if name not in cls.OPTIONS:
-                raise ValueError(unknown(f"option of {cls.__name__}", name, cls.OPTIONS))
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-                raise ValueError(f"option {name} takes a number that is not negative: {value!r}")
-            if name in cls.SWITCHES and value not in (0, 1):
-                raise ValueError(f"option {name} is a switch, 0 or 1, got {value}")
-            if name in cls.COUNTS and value != int(value):
-                raise ValueError(f"option {name} counts: a whole number, got {value}")
-            if name in cls.SHARES and value > 1:
-                raise ValueError(f"option {name} is a share, at most 1, got {value}")
-            if value < (least := cls.LEAST.get(name, 0)):
-                raise ValueError(f"option {name} must be at least {least:g}, got {value}")
+    def constants(cls) -> dict[str, Any]:
+        """What decides its results and is no option: part of a run's identity."""
+        return {"optimizer": "SGD", "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
 
     @abstractmethod
     def observe(self, batch: Batch) -> Step:

@@ -7,46 +7,49 @@ the draw of clean memories in the fit.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from sphere_replay.hosts.host import Batch, HostParts, State, Step, mislabelled
-from sphere_replay.hosts.parts.parted_fit import PartedFit
+from sphere_replay.hosts.options import HostOptions, share, switch
+from sphere_replay.hosts.parts.parted_fit import PartedFit, PartedFitOptions
 from sphere_replay.memory import Judgement, PurityDiversity
 from sphere_replay.replay import Draw
 
 
+@dataclass(frozen=True, kw_only=True)
+class PuriDivEROptions(PartedFitOptions):
+    """Constants of PuriDivER's stream and admission, beside those of its fit."""
+
+    diversity: float = share(0.5)
+    """Largest share of similarity in what a full memory gives up."""
+    replay_first_task: bool = switch(False)
+    """Replay as soon as there is a memory, not from the second task on."""
+    plain_stream: bool = switch(False)
+    """Learn from stream images without augmentation."""
+    joint_batch: bool = switch(False)
+    """One forward over both batches, and the mean over all. Uniform draws only."""
+    select_stream: bool = switch(True)
+    """Whether the selection draws what is replayed."""
+
+
 class PuriDivER(PartedFit):
-    """PuriDivER (Bang et al. 2022); pair it with purity-diversity admission.
+    """PuriDivER (Bang et al. 2022); pair it with purity-diversity admission."""
 
-    Options beside those of the fit: `diversity` (0.5), `replay_first_task` (0), `plain_stream` (0:
-    augmented), `joint_batch` (0), `select_stream` (1: the selection draws what is replayed).
-    """
-
-    OPTIONS: ClassVar[Mapping[str, float]] = {
-        "diversity": 0.5,
-        "replay_first_task": 0,
-        "plain_stream": 0,
-        "joint_batch": 0,
-        "select_stream": 1,
-        **PartedFit.OPTIONS,
-    }
-    SWITCHES: ClassVar[tuple[str, ...]] = (
-        *("replay_first_task", "plain_stream", "joint_batch", "select_stream"),
-        *PartedFit.SWITCHES,
-    )
-    SHARES: ClassVar[tuple[str, ...]] = ("diversity", *PartedFit.SHARES)
+    OPTIONS: ClassVar[type[HostOptions]] = PuriDivEROptions
+    options: PuriDivEROptions
 
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
         scored = self.replay.selection.needs_scores
-        self._uniform_stream = scored and not self.options["select_stream"]
-        if self.options["joint_batch"] and scored and not self._uniform_stream:
+        self._uniform_stream = scored and not self.options.select_stream
+        if self.options.joint_batch and scored and not self._uniform_stream:
             raise ValueError("joint_batch needs uniform draws: leave it off, or select_stream too")
         self._tasks = 0
-        self._diversity = self.options["diversity"]
+        self._diversity = self.options.diversity
         if isinstance(self.memory.admission, PurityDiversity):
             self._head()  # a network without one is refused now, not when the memory is full
             self.memory.admission.judge = self._judge
@@ -59,17 +62,17 @@ class PuriDivER(PartedFit):
     def observe(self, batch: Batch) -> Step:
         """One update on the stream batch and, from the second task on, a replayed one."""
         self.optimizer.zero_grad()
-        replays = self._tasks > 1 or bool(self.options["replay_first_task"])
+        replays = self._tasks > 1 or self.options.replay_first_task
         if not replays or len(self.memory) == 0:
             step = self._learn(batch)
-        elif self.options["joint_batch"]:
+        elif self.options.joint_batch:
             step = self._learn_jointly(batch)
         else:
             step = self._learn_in_turn(batch)
         self.optimizer.step()
         # A network that is still far from its data should judge by loss first.
         loss = _mean_loss(step, len(batch))
-        self._diversity = self.options["diversity"] * min(1.0, 1 / max(loss, 1e-12))
+        self._diversity = self.options.diversity * min(1.0, 1 / max(loss, 1e-12))
         self.remember(batch)
         return step
 
@@ -99,7 +102,7 @@ class PuriDivER(PartedFit):
         return Step(loss.item(), None, draw.scale, len(draw), mislabelled(draw))
 
     def _stream_view(self, images: Tensor) -> Tensor:
-        plain = self.options["plain_stream"]
+        plain = self.options.plain_stream
         return self.parts.views.prepare(images) if plain else self.view(images)
 
     def _judge(self, candidates: Mapping[str, Tensor]) -> Judgement:

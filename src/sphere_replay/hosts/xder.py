@@ -8,16 +8,16 @@ logits could not know yet are transplanted from the network's later outputs. A s
 both replay draws, by one vector of probabilities; the contrastive draw is uniform.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 from sphere_replay.hosts.host import Batch, Host, HostParts, State, Step, mislabelled
+from sphere_replay.hosts.options import HostOptions, count, number, switch
 from sphere_replay.hosts.parts.batch_norm import frozen_statistics
 from sphere_replay.hosts.parts.constraints import future_constraint, past_constraint
 from sphere_replay.hosts.parts.supcon import supervised_contrastive
@@ -48,35 +48,44 @@ class _Replayed:
         return order[new].sort().values
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExtendedDarkOptions(HostOptions):
+    """Constants of X-DER."""
+
+    alpha: float = number(0.1)
+    """Weight of the distillation."""
+    beta: float = number(0.5)
+    """Weight of the stored labels."""
+    gamma: float = number(0.85)
+    """Transplanted logits stay below this part of the label's own."""
+    contrast: float = number(0.05)
+    """Weight of SupCon; 0 leaves it out."""
+    contrast_batch: int = count(64, least=1)
+    """Memories in it."""
+    views: int = count(4, least=1)
+    """Strong views of each image in it."""
+    temperature: float = number(5.0, positive=True)
+    """Divides its similarities."""
+    eta: float = number(0.1)
+    """Weight of the constraints."""
+    margin: float = number(0.3)
+    """Of the constraints."""
+    future_constraint: bool = switch(True)
+    past_constraint: bool = switch(False)
+    align_bn: bool = switch(True)
+    """Whether batch norms learn from a mixed batch, and from no other forward of a step."""
+
+
 class ExtendedDarkReplay(Host):
     """X-DER, whose stream shows the classes of one task after the other.
 
-    Options: `alpha` (distillation, 0.1), `beta` (labels, 0.5), `gamma` (transplanted logits stay
-    below this part of the label's own, 0.85), `contrast` (weight of SupCon, 0.05; 0 leaves it out),
-    `contrast_batch` (memories in it, 64), `views` (strong views of each image, 4), `temperature`
-    (5), `eta` (weight of the constraints, 0.1), `margin` (0.3), `future_constraint` (1),
-    `past_constraint` (0), `align_bn` (1). Pair it with greedy balanced admission.
+    Pair it with greedy balanced admission.
     """
 
     TASK_LABELS = True
     BALANCED = True
-    SWITCHES: ClassVar[tuple[str, ...]] = ("future_constraint", "past_constraint", "align_bn")
-    COUNTS: ClassVar[tuple[str, ...]] = ("views", "contrast_batch")
-    LEAST: ClassVar[Mapping[str, float]] = {"views": 1, "contrast_batch": 1}
-    OPTIONS: ClassVar[Mapping[str, float]] = {
-        "alpha": 0.1,
-        "beta": 0.5,
-        "gamma": 0.85,
-        "contrast": 0.05,
-        "contrast_batch": 64,
-        "views": 4,
-        "temperature": 5.0,
-        "eta": 0.1,
-        "margin": 0.3,
-        "future_constraint": 1,
-        "past_constraint": 0,
-        "align_bn": 1,
-    }
+    OPTIONS: ClassVar[type[HostOptions]] = ExtendedDarkOptions
+    options: ExtendedDarkOptions
 
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
@@ -91,11 +100,9 @@ class ExtendedDarkReplay(Host):
         self._held: Memory | None = None
 
     @classmethod
-    def check_options(cls, options: Mapping[str, float]) -> None:
-        """Refuse unknown constants, and contrasts that cannot be computed."""
-        super().check_options(options)
-        if options.get("temperature", 1) == 0:
-            raise ValueError("option temperature divides similarities: it must be above 0")
+    def constants(cls) -> dict[str, Any]:
+        """A host's, and how many images share their statistics when logits are stored."""
+        return super().constants() | {"chunk": _CHUNK}
 
     @property
     def first_class(self) -> int:
@@ -131,7 +138,7 @@ class ExtendedDarkReplay(Host):
             distance = F.mse_loss(replayed.logits[: len(dark)], dark["logits"])
             past = replayed.logits[len(dark) :, : self.first_class]
             label_loss = F.cross_entropy(past, labelled["y"])
-            losses += [self.options["alpha"] * distance, self.options["beta"] * label_loss]
+            losses += [self.options.alpha * distance, self.options.beta * label_loss]
             unique = replayed.first_of_each
             rows = torch.cat([rows, replayed.logits[unique]])
             heads = torch.cat([heads, replayed.labels[unique] // self.head_size])
@@ -141,7 +148,7 @@ class ExtendedDarkReplay(Host):
         excess = self._excess(logits, rows, heads)
         violated = bool(excess > 0)  # if not, the stream's graph has no more use
         if violated:
-            losses.append(self.options["eta"] * excess)
+            losses.append(self.options.eta * excess)
         if losses:
             self.backward(torch.stack(losses).sum(), passed + violated * len(batch))
         self._prepare_future_heads(batch)
@@ -167,7 +174,7 @@ class ExtendedDarkReplay(Host):
     @property
     def _aligns(self) -> bool:
         """Whether the batch of the distillation is the one that batch norms learn from."""
-        return bool(self.options["align_bn"]) and len(self.memory) > 0
+        return self.options.align_bn and len(self.memory) > 0
 
     def _replay(self, dark: Draw, labelled: Draw, stream_view: Tensor) -> _Replayed:
         """Outputs for both draws; some of the stream joins the first for its batch statistics."""
@@ -187,12 +194,12 @@ class ExtendedDarkReplay(Host):
     @property
     def _keeps_future(self) -> bool:
         """Whether future heads must stay below the present one."""
-        return bool(self.options["future_constraint"]) and self.task + 1 < self.parts.tasks
+        return self.options.future_constraint and self.task + 1 < self.parts.tasks
 
     @property
     def _keeps_past(self) -> bool:
         """Whether past heads must stay below the present one."""
-        return bool(self.options["past_constraint"]) and self.task > 0
+        return self.options.past_constraint and self.task > 0
 
     @property
     def _constrains(self) -> bool:
@@ -201,7 +208,7 @@ class ExtendedDarkReplay(Host):
 
     def _excess(self, logits: Tensor, rows: Tensor, heads: Tensor) -> Tensor:
         """Violations: of the future constraint by all rows, of the past one by the stream's."""
-        margin, excess = self.options["margin"], logits.new_zeros(())
+        margin, excess = self.options.margin, logits.new_zeros(())
         if self._keeps_future:
             excess = excess + future_constraint(rows, heads, self.task, self.head_size, margin)
         if self._keeps_past:
@@ -211,25 +218,25 @@ class ExtendedDarkReplay(Host):
 
     def _prepare_future_heads(self, batch: Batch) -> None:
         """Contrast strong views of stored and new images in the logits of every future head."""
-        if self.task + 1 == self.parts.tasks or not self.options["contrast"]:
+        if self.task + 1 == self.parts.tasks or not self.options.contrast:
             return
         images, labels = batch.images, batch.labels
         if len(self.memory):
             # Not from the replay generator: whatever the selection, this draw is the same.
             shuffled = torch.randperm(len(self.memory), generator=self.parts.augmentation)
-            drawn = self.memory.take(shuffled[: int(self.options["contrast_batch"])])
+            drawn = self.memory.take(shuffled[: self.options.contrast_batch])
             images, labels = torch.cat([drawn["x"], images]), torch.cat([drawn["y"], labels])
         if images.shape[1] != 3:
             self.note("images without colors: strong views are crops, brightness and contrast")
-        views = int(self.options["views"])
+        views = self.options.views
         strong = self.parts.views.strengthen(images.repeat(views, 1, 1, 1), self.parts.augmentation)
-        with frozen_statistics(self.network, bool(self.options["align_bn"])):
+        with frozen_statistics(self.network, self.options.align_bn):
             logits = self.run(strong)
         future = logits[:, self.first_class + self.head_size :]
         # [views * n, heads * size] to one problem per head.
         features = future.reshape(views, len(images), -1, self.head_size).permute(2, 0, 1, 3)
-        losses = supervised_contrastive(features, labels, self.options["temperature"])
-        self.backward(self.options["contrast"] * losses.mean(), len(strong))
+        losses = supervised_contrastive(features, labels, self.options.temperature)
+        self.backward(self.options.contrast * losses.mean(), len(strong))
 
     def _renew_logits(self, replayed: _Replayed) -> None:
         """Transplant present and future heads, the n-th time since the task began with odds 1/n."""
@@ -245,7 +252,7 @@ class ExtendedDarkReplay(Host):
     def _transplant(self, slots: Tensor, fresh: Tensor, labels: Tensor) -> None:
         """Give stored examples of earlier tasks the logits of heads from the present one on."""
         stored = self.memory["logits"].index_select(0, slots.to(self.memory.device))
-        block, gamma = slice(self.first_class, None), self.options["gamma"]
+        block, gamma = slice(self.first_class, None), self.options.gamma
         self.memory.update(slots, logits=transplant(stored, fresh, labels, block, gamma))
 
     def _insert(self) -> None:
@@ -260,7 +267,7 @@ class ExtendedDarkReplay(Host):
         logits = self._chunked_logits(rows["x"])
         if self.task > 0:
             past = slice(0, self.first_class)
-            logits = transplant(logits, logits, rows["y"], past, self.options["gamma"])
+            logits = transplant(logits, logits, rows["y"], past, self.options.gamma)
         self.memory.add(**rows, logits=logits)
 
     def _refresh(self) -> None:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from sphere_replay.allocation import Sphere
 from sphere_replay.instruct.classification import load_classification
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.encoding import Encoder
@@ -10,7 +9,6 @@ from sphere_replay.instruct.generated import generated_corpus
 from sphere_replay.instruct.models import load_base
 from sphere_replay.instruct.stream import TaskStream, build_stream
 from sphere_replay.instruct.tasks import ORDERS, Corpus
-from sphere_replay.instruct.tiny import TinySpec
 from sphere_replay.language import LanguageReplay, TokenMemory, longest_input
 from sphere_replay.language.models import BaseModel
 from sphere_replay.randomness import generator_for
@@ -26,8 +24,7 @@ def build_corpus(config: InstructConfig, data: Path | None) -> Corpus:
 
 def build_base(config: InstructConfig, corpus: Corpus, out: Path) -> BaseModel:
     """The pretrained model; those made here are kept under `out/models`."""
-    tiny = TinySpec(steps=config.warm_up, tokens=config.max_source)
-    return load_base(config.model, corpus, out / "models", tiny=tiny)
+    return load_base(config.model, corpus, out / "models", tiny=config.tiny)
 
 
 def build_task_stream(config: InstructConfig, corpus: Corpus) -> TaskStream:
@@ -55,7 +52,7 @@ def build_replay(config: InstructConfig, base: BaseModel) -> LanguageReplay:
         TokenMemory(config.capacity, generator=generator_for(config.seed, "admission")),
         config,
         generator=generator_for(config.seed, "replay"),
-        recipe=Sphere.instruct(config.eps_s, config.eps_t, config.c_beta, alpha=config.alpha),
+        recipe=config.recipe,
         pad_token_id=base.tokenizer.pad_token_id,
         encoder_decoder=base.is_encoder_decoder,
     )

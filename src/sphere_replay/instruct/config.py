@@ -1,18 +1,23 @@
 """Everything that decides an instruction-tuning run, as one flat value: the run's identity."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from sphere_replay.config import FlatConfig, one_of
+from sphere_replay.allocation import Sphere
+from sphere_replay.allocation.scales import FLOORS
+from sphere_replay.config import FlatConfig, described, one_of
 from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.instruct.stream import EvaluateOn
 from sphere_replay.instruct.tasks import ORDERS
+from sphere_replay.instruct.tiny import FORMAT, MOST_WORDS, TinySpec
 from sphere_replay.language import LanguageReplaySettings
 
 __all__ = ["HOSTS", "InstructConfig"]
 
 HOSTS = ("none", "er")
 """Sequential tuning alone, or with replay."""
+BETA1, EPSILON = 0.9, 1e-8
+"""AdamW's decay of gradients, and what it adds to their size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,7 @@ class InstructConfig(LanguageReplaySettings, FlatConfig):
     eps_t: float = 0.5
     c_beta: float = 1.0
     warm_up: int = 0
-    """Steps of span denoising that a tiny model begins with."""
+    """Steps of a tiny model's first course: to name tokens that were deleted from a prompt."""
     token_budget: int = 4096
     """Padded tokens that are scored, or read for an answer, at a time."""
     threads: int = 1
@@ -113,6 +118,27 @@ class InstructConfig(LanguageReplaySettings, FlatConfig):
     def num_tasks(self) -> int:
         """Tasks of the stream."""
         return len(self.task_names)
+
+    @property
+    def recipe(self) -> Sphere:
+        """Of the selections built on SPHERE."""
+        return Sphere.instruct(self.eps_s, self.eps_t, self.c_beta, alpha=self.alpha)
+
+    @property
+    def tiny(self) -> TinySpec:
+        """The model that is made on the spot, if it is asked for."""
+        return TinySpec(steps=self.warm_up, tokens=self.max_source)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Of the selection, the optimizer and a model that is made on the spot."""
+        made_here = {"format": FORMAT, "most_words": MOST_WORDS, **described(self.tiny)}
+        return {
+            "selection": described(self.selection_on(self.recipe)),
+            "allocation": dict(FLOORS),
+            "optimizer": {"kind": "AdamW", "beta1": BETA1, "epsilon": EPSILON},
+            "model": made_here if self.model == "tiny" else {},
+        }
 
     @property
     def run_name(self) -> str:

@@ -15,7 +15,7 @@ import torch
 from sphere_replay.errors import DivergenceError
 from sphere_replay.hosts.host import Costs
 from sphere_replay.instruct.assembly import build_replay
-from sphere_replay.instruct.config import InstructConfig
+from sphere_replay.instruct.config import BETA1, EPSILON, InstructConfig
 from sphere_replay.instruct.models import with_adapters
 from sphere_replay.language import Row, check_model, features_and_losses, pad_rows
 from sphere_replay.language.models import BaseModel, trainable
@@ -51,7 +51,8 @@ class Learner:
         self.optimizer = torch.optim.AdamW(
             self._trainable.values(),
             lr=config.lr,
-            betas=(0.9, config.beta2),
+            betas=(BETA1, config.beta2),
+            eps=EPSILON,
             weight_decay=config.weight_decay,
         )
         self.replay = build_replay(config, base)

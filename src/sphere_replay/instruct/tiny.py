@@ -23,10 +23,10 @@ from sphere_replay.language import Row, features_and_losses, pad_rows
 from sphere_replay.language.cache import cached_folder
 from sphere_replay.randomness import generator_for, globally_seeded
 
-_FORMAT = 1
+FORMAT = 1
 """Part of every cache key; raise it when building changes."""
 _PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"
-_MOST_WORDS = 48
+MOST_WORDS = 48
 """Of a sentence that tokenizer and base weights are made from."""
 
 
@@ -52,7 +52,7 @@ class TinySpec:
 def tiny_folder(corpus: Corpus, home: Path, spec: TinySpec | None = None) -> Path:
     """Folder of the corpus' tiny model in the format of transformers; built at the first call."""
     spec = spec or TinySpec()
-    origin = {"format": _FORMAT, "corpus": corpus.checksum, **asdict(spec)}
+    origin = {"format": FORMAT, "corpus": corpus.checksum, **asdict(spec)}
     return cached_folder(
         home, f"tiny-{corpus.name}", origin, lambda folder: _build(corpus, spec, folder)
     )
@@ -137,7 +137,7 @@ def corpus_texts(corpus: Corpus, tokenizer: Any, tokens: int) -> list[Tensor]:
 
 def _beginning(sentence: str) -> str:
     """As much of a sentence as a prompt has room for, about."""
-    return " ".join(sentence.split(" ")[:_MOST_WORDS])
+    return " ".join(sentence.split(" ")[:MOST_WORDS])
 
 
 def cooccurrence_embeddings(

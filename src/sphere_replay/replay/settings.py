@@ -89,7 +89,7 @@ class ScheduledSettings(ReplaySettings):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
 
-    def selection(self, recipe: Sphere) -> Selection:
+    def selection_on(self, recipe: Sphere) -> Selection:
         """The selection, on a recipe for those that are built on one."""
         return selection_named(self.select, recipe, top=self.top or self.replay_batch)
 
@@ -97,7 +97,7 @@ class ScheduledSettings(ReplaySettings):
         """The engine that draws from a memory by these settings."""
         return Engine(
             memory,
-            self.selection(recipe),
+            self.selection_on(recipe),
             generator=generator,
             every=self.every,
             pool=self.pool,

@@ -50,10 +50,6 @@ class RunConfig(Protocol):
         """Plain values for JSON; their digest is the run's identity."""
         ...
 
-    def in_full(self) -> dict[str, Any]:
-        """`to_dict`, and what it leaves at the defaults of this version."""
-        ...
-
 
 MakeJob = Callable[[Any, Path | None, Path, bool], Job | LoopingJob]
 """Configuration, folder of data, folder of runs, whether to show progress of loading."""

@@ -35,9 +35,9 @@ class FoldableModel(Protocol):
 class FoldedForward:
     """`model.forward_features` in eval mode, computed by a private copy without batch norms.
 
-    The copy has the weights of the last `refresh()`, or of the first call; the model itself is only
-    read. Equal to the
-    model's own eval forward up to the rounding of a few sums.
+    Its weights are the model's at the last `refresh()`, which the first call makes if nobody has;
+    the model itself is only read. Outputs equal those of the model's own eval forward up to the
+    rounding of a few sums.
 
     Args:
         model: An `nn.Module` that declares its `conv_bn_pairs()`.

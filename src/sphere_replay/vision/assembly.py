@@ -2,14 +2,12 @@
 
 import torch
 
-from sphere_replay.allocation import Sphere
 from sphere_replay.hosts import HOSTS, Host, HostParts
 from sphere_replay.memory import ADMISSIONS, Memory
 from sphere_replay.randomness import generator_for
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.models import Classifier, build_model
 from sphere_replay.vision.specs import dataset_spec
-from sphere_replay.vision.transforms import pipeline
 
 
 def build_host(config: VisionConfig) -> Host:
@@ -20,19 +18,17 @@ def build_host(config: VisionConfig) -> Host:
         generator=generator_for(config.seed, "admission"),
         device=config.device,
     )
-    recipe = Sphere.vision(config.k_s, config.k_t, config.t_frac, alpha=config.alpha)
-    views = pipeline(config.dataset)
     parts = HostParts(
         network=_network(config),
         memory=memory,
-        replay=config.engine(memory, recipe, generator_for(config.seed, "replay")),
-        views=views if config.augment else views.without_augmentation(),
+        replay=config.engine(memory, config.recipe, generator_for(config.seed, "replay")),
+        views=config.views,
         augmentation=generator_for(config.seed, "augmentation"),
         num_classes=dataset_spec(config.dataset).num_classes,
         lr=config.lr,
         replay_batch=config.replay_batch,
         virtual_lr=config.virtual_lr,
-        options=dict(config.options),
+        options=config.options,
         tasks=config.num_tasks,
     )
     return HOSTS[config.host](parts)

@@ -3,15 +3,19 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sphere_replay.config import FlatConfig, one_of
+from sphere_replay.allocation import Sphere
+from sphere_replay.allocation.scales import FLOORS
+from sphere_replay.config import FlatConfig, described, one_of
 from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS
 from sphere_replay.memory import ADMISSIONS
 from sphere_replay.replay import ScheduledSettings
-from sphere_replay.vision.models import Head
+from sphere_replay.vision.models import NETWORK, Head
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind
 from sphere_replay.vision.specs import dataset_spec
 from sphere_replay.vision.stream import SplitBy
+from sphere_replay.vision.strong_views import STRONG
+from sphere_replay.vision.transforms import Pipeline, pipeline
 
 __all__ = ["VisionConfig"]
 
@@ -22,9 +26,6 @@ DEVICES = ("cpu", "cuda")
 NARROWEST_CHANNELS_LAST = 8
 """Below it torch's CPU kernels for this format write past their buffers on processors without
 AVX-512: the process aborts, or worse, goes on."""
-HARDWARE = ("device", "autocast", "channels_last")
-"""How a run computes. They change its rounding and so its identity, but only where they differ
-from their defaults: a run on a CPU is what it was before there was a choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +66,8 @@ class VisionConfig(ScheduledSettings, FlatConfig):
     """Train in bfloat16 where torch deems it safe; scoring and evaluation stay in float32."""
     channels_last: bool = False
     """Keep the weights of convolutions, and with them all maps, channel by channel."""
-    options: dict[str, float] = field(default_factory=dict)
-    """The host's own constants; see the host's docstring."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """The host's own constants, see its `OPTIONS`; those that are not given get their defaults."""
 
     def __post_init__(self) -> None:
         self.check_fields()
@@ -85,10 +86,11 @@ class VisionConfig(ScheduledSettings, FlatConfig):
             raise ConfigError("virtual_lr must be a number: the virtual step is one of SGD")
         self.check_least(evaluate_every=1, limit=self.num_tasks)
         try:
-            HOSTS[self.host].check_options(self.options)
+            options = HOSTS[self.host].OPTIONS.of(self.options).to_dict()
         except ValueError as error:
-            raise ConfigError(str(error)) from error
-        selects_stream = self.select != "uniform" and self.options.get("select_stream", 1)
+            raise ConfigError(f"host {self.host}: {error}") from error
+        object.__setattr__(self, "options", options)
+        selects_stream = self.select != "uniform" and self.options.get("select_stream", True)
         if self.options.get("joint_batch") and selects_stream:
             raise ConfigError("joint_batch works with uniform draws only: leave it off")
         if self.select != "uniform" and not HOSTS[self.host].REPLAYS:
@@ -119,19 +121,29 @@ class VisionConfig(ScheduledSettings, FlatConfig):
         if self.seed < 0:
             raise ConfigError(f"seed must not be negative, got {self.seed}")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without choices of hardware that were not made."""
-        known = VisionConfig.__dataclass_fields__
-        return {
-            name: value
-            for name, value in super().to_dict().items()
-            if name not in HARDWARE or value != known[name].default
-        }
+    @property
+    def recipe(self) -> Sphere:
+        """Of the selections built on SPHERE."""
+        return Sphere.vision(self.k_s, self.k_t, self.t_frac, alpha=self.alpha)
 
-    def in_full(self) -> dict[str, Any]:
-        """Every setting, with all constants of the host."""
-        constants = {**HOSTS[self.host].OPTIONS, **self.options}
-        return super().in_full() | {"options": constants}
+    @property
+    def views(self) -> Pipeline:
+        """How stored images become network inputs."""
+        views = pipeline(self.dataset)
+        return views if self.augment else views.without_augmentation()
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Of the selection, the host, the network, the views and the split into tasks."""
+        spec = dataset_spec(self.dataset)
+        return {
+            "selection": described(self.selection_on(self.recipe)),
+            "allocation": dict(FLOORS),
+            "host": HOSTS[self.host].constants(),
+            "network": dict(NETWORK),
+            "views": described(self.views) | {"strong": dict(STRONG)},
+            "stream": {"classes": spec.num_classes, "tasks": spec.tasks},
+        }
 
     @property
     def run_name(self) -> str:

@@ -44,6 +44,16 @@ class CosineHead(nn.Module):
         return rows / (norms + self.epsilon)
 
 
+HIDDEN = 100
+"""Units of each of the MLP's two layers."""
+NETWORK = {
+    "hidden": HIDDEN,
+    "cosine_scale": CosineHead.scale,
+    "cosine_epsilon": CosineHead.epsilon,
+}
+"""By the names that a run's identity knows them by."""
+
+
 class Classifier(nn.Module):
     """An embedding and a head; subclasses define `embed`.
 
@@ -87,7 +97,12 @@ class MLP(Classifier):
     """Input - 100 - 100 - C with ReLU; Xavier-uniform weights, biases zero."""
 
     def __init__(
-        self, input_size: int, num_classes: int, *, hidden: int = 100, head: Head | str = "linear"
+        self,
+        input_size: int,
+        num_classes: int,
+        *,
+        hidden: int = HIDDEN,
+        head: Head | str = "linear",
     ) -> None:
         super().__init__(hidden, num_classes, head)
         self.hidden1 = nn.Linear(input_size, hidden)

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from sphere_replay.errors import ConfigError, unknown
-from sphere_replay.hosts import HOSTS
 from sphere_replay.vision.config import VisionConfig
 
 Settings = dict[str, Any]
@@ -33,7 +32,7 @@ HOST_ON_DATASET: dict[tuple[str, str], Settings] = {
     ("mnist", "er-ace"): {"head": "linear"},
     ("mnist", "der-pp"): {"lr": 0.1, "options": {"alpha": 0.5, "beta": 1.0}},
     **{
-        (dataset, "gdumb"): {"options": {"fit_last_only": 1}}
+        (dataset, "gdumb"): {"options": {"fit_last_only": True}}
         for dataset in ("cifar10", "cifar100", "tiny-imagenet")
     },
     ("cifar10", "der-pp"): {"options": {"alpha": 0.5, "beta": 0.5}},
@@ -57,10 +56,10 @@ SMALL: dict[str, Settings] = {
 """What `-small` presets have instead, so that a CPU can run them: a narrow network, a part of the
 stream, the faster memory format. Memories keep their size."""
 
-SMALL_FITS: dict[str, dict[str, float]] = {
+SMALL_FITS: dict[str, dict[str, Any]] = {
     "gdumb": {"epochs": 32},
-    "puridiver": {"epochs": 31, "fit_last_only": 1},
-    "abs": {"epochs": 31, "fit_last_only": 1},
+    "puridiver": {"epochs": 31, "fit_last_only": True},
+    "abs": {"epochs": 31, "fit_last_only": True},
 }
 """Memory fits of `-small` presets: one, after the last task, and fewer cycles of warm restarts. As
 in the paper's number of epochs, the last cycle is complete."""
@@ -127,13 +126,12 @@ def resolve(
     if select in SCORED_EVERY_STEP:
         settings |= {"every": 1, "pool": MIR_POOL.get(dataset, DEFAULT_MIR_POOL)}
     settings["virtual_lr"] = overrides.get("lr", settings.get("lr", VisionConfig.lr))
-    settings["options"] = dict(settings.get("options", {}))
     config = VisionConfig(
         dataset=dataset, host=host, select=select, noise=noise, seed=seed, **settings
     )
     known = set(VisionConfig.__dataclass_fields__)
     if isinstance(overrides.get("options"), dict):
-        overrides["options"] = settings["options"] | overrides["options"]
+        overrides["options"] = config.options | overrides["options"]
     for name in overrides:
         if name not in known:
             raise ConfigError(unknown("setting", name, sorted(known)))
@@ -158,11 +156,12 @@ def provenance(config: VisionConfig, setting: str) -> str:
     if setting == "every" and config.select in SCORED_EVERY_STEP:
         return _OPEN
     note = _note(config, setting)
-    usual = HOSTS[config.host].OPTIONS.get("epochs")
-    if setting == "options" and config.options.get("epochs", usual) != usual:
-        full = resolve(config.dataset, config.host).options
-        after = "the last task" if full.get("fit_last_only") else "every task"
-        fits = f"the full preset fits {usual:g} epochs after {after}"
+    if setting != "options":
+        return note
+    full = resolve(config.dataset, config.host).options
+    if config.options.get("epochs") != full.get("epochs"):
+        after = "the last task" if full["fit_last_only"] else "every task"
+        fits = f"the full preset fits {full['epochs']} epochs after {after}"
         return f"{fits}; {note}" if note else fits
     return note
 

@@ -22,6 +22,15 @@ STRENGTH = 0.4
 """Brightness, contrast and saturation are multiplied by U(1 - 0.4, 1 + 0.4)."""
 HUE = 0.1
 """Hue moves by U(-0.1, 0.1) turns of the color circle."""
+STRONG = {
+    "smallest_area": SMALLEST_AREA,
+    "widest_ratio": WIDEST_RATIO,
+    "jittered": JITTERED,
+    "grey": GREY,
+    "strength": STRENGTH,
+    "hue": HUE,
+}
+"""By the names that a run's identity knows them by."""
 GROUP = 64 * 32 * 32
 """Pixels at a time on a processor, whose cache then holds them: faster than all at once."""
 LUMA = (0.299, 0.587, 0.114)

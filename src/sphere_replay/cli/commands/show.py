@@ -1,11 +1,15 @@
 """A preset fully resolved: every setting a run would have, and which the paper leaves open.
 
+The constants at the end are no settings, but a run depends on them: its config.json has them too.
+
 Example:
   sphere show mnist --host er-ace --select sphere --noise 0.4
 """
 
 import argparse
 import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from sphere_replay.cli.options import add_run_options, add_seed_option, config_from
 
@@ -23,16 +27,22 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = config_from(arguments, seed=arguments.seed)
     provenance = domain(config.DOMAIN).provenance
-    settings = config.in_full()
+    content = config.to_dict()
+    notes = {name: provenance(config, name) for name in config.__dataclass_fields__}
     if arguments.json:
-        notes = {name: note for name in settings if (note := provenance(config, name))}
-        print(json.dumps({"config": settings, "notes": notes}))
+        print(json.dumps({"config": content, "notes": {k: v for k, v in notes.items() if v}}))
         return 0
-    for name, value in settings.items():
-        note = provenance(config, name)
-        several = isinstance(value, dict) and value
-        shown = "" if several else json.dumps(value)
-        print(f"{name:<15} {shown}{f'   ({note})' if note else ''}".rstrip())
-        for option, constant in value.items() if several else ():
-            print(f"  {option:<18} {constant:g}")
+    for line in _lines(content, notes):
+        print(line)
     return 0
+
+
+def _lines(content: Mapping[str, Any], notes: Mapping[str, str], indent: str = "") -> Iterator[str]:
+    """A line for every entry, and those of a group below it."""
+    width = 15 if not indent else 18
+    for name, value in content.items():
+        group = value if isinstance(value, dict) else {}
+        shown = "" if group else json.dumps(value)
+        note = f"   ({notes[name]})" if notes.get(name) else ""
+        yield f"{indent}{name:<{width}} {shown}{note}".rstrip()
+        yield from _lines(group, {}, f"{indent}  ")

@@ -7,37 +7,43 @@ it takes, the views of the stream that follows stay the same for all selections.
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from sphere_replay.hosts.host import Batch, Host, HostParts, State, Step
+from sphere_replay.hosts.options import HostOptions, count, number, switch
 from sphere_replay.hosts.parts.appraisal import Appraisal, appraise
 from sphere_replay.hosts.parts.warm_restarts import warm_restart_lr
 from sphere_replay.randomness import branched
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(HostOptions):
+    """Constants of a fit."""
+
+    epochs: int = count(255, least=1)
+    fit_batch: int = count(16, least=2)
+    """Examples of a step; one alone has no batch statistics."""
+    high_lr: float = number(0.03)
+    """At the start of a cycle."""
+    low_lr: float = number(0.0003)
+    """Towards its end."""
+    momentum: float = number(0.9)
+    weight_decay: float = number(0.0001)
+    clip: float = number(0.0)
+    """Largest norm of the gradient of a step; 0: not clipped."""
+    fit_last_only: bool = switch(False)
+    """After the last task alone, not after every one."""
+
+
 class MemoryFit(Host):
-    """A host that fits its memory; subclasses write `_epoch`, and how the stream is learnt.
+    """A host that fits its memory; subclasses write `_epoch`, and how the stream is learnt."""
 
-    Options: `epochs` (255), `fit_batch` (16), `high_lr` (0.03), `low_lr` (0.0003), `momentum`
-    (0.9), `weight_decay` (1e-4), `fit_last_only` (0: after every task; 1: after the last one).
-    """
-
-    OPTIONS: ClassVar[Mapping[str, float]] = {
-        "epochs": 255,
-        "fit_batch": 16,
-        "high_lr": 0.03,
-        "low_lr": 0.0003,
-        "momentum": 0.9,
-        "weight_decay": 0.0001,
-        "fit_last_only": 0,
-    }
-    SWITCHES: ClassVar[tuple[str, ...]] = ("fit_last_only",)
-    COUNTS: ClassVar[tuple[str, ...]] = ("epochs", "fit_batch")
-    LEAST: ClassVar[Mapping[str, float]] = {"epochs": 1, "fit_batch": 2}
+    OPTIONS: ClassVar[type[HostOptions]] = FitOptions
+    options: FitOptions
     FIRST_RATE: ClassVar[int] = 1
     """Where the first epoch stands in the schedule of warm restarts."""
     NESTEROV: ClassVar[bool] = False
@@ -47,6 +53,11 @@ class MemoryFit(Host):
         self._fitting: torch.optim.SGD | None = None
         self._met = torch.zeros(parts.num_classes, dtype=torch.bool)
 
+    @classmethod
+    def constants(cls) -> dict[str, Any]:
+        """A host's, and the form of its fit."""
+        return super().constants() | {"first_rate": cls.FIRST_RATE, "nesterov": cls.NESTEROV}
+
     def remember(self, batch: Batch, **fields: Tensor) -> None:
         """Offer a batch to the memory, and note its classes."""
         super().remember(batch, **fields)
@@ -54,7 +65,7 @@ class MemoryFit(Host):
 
     def fit_steps(self, *, last: bool) -> int:
         """One step for each epoch, after every task or only after the last one."""
-        return int(self.options["epochs"]) if last or not self.options["fit_last_only"] else 0
+        return self.options.epochs if last or not self.options.fit_last_only else 0
 
     def fit(self, step: int) -> Step:
         """An epoch on the memory."""
@@ -63,7 +74,7 @@ class MemoryFit(Host):
             self._begin_fit()
         if self._fitting is None:
             raise ValueError(f"a fit begins with step 0, not with {step}")
-        high, low = self.options["high_lr"], self.options["low_lr"]
+        high, low = self.options.high_lr, self.options.low_lr
         rate = warm_restart_lr(step + self.FIRST_RATE, high, low)
         self._fitting.param_groups[0]["lr"] = rate
         self.network.train()
@@ -98,8 +109,8 @@ class MemoryFit(Host):
         assert self._fitting is not None  # fit() has made it
         self._fitting.zero_grad()
         self.backward(loss, examples)
-        if clip := self.options.get("clip"):
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), clip)
+        if self.options.clip:
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.options.clip)
         self._fitting.step()
         return loss.item()
 
@@ -109,7 +120,7 @@ class MemoryFit(Host):
         return appraise(self.network, images, labels, self.parts.views.prepare)
 
     def _batches(self, order: Tensor) -> list[Tensor]:
-        batches = list(torch.split(order, int(self.options["fit_batch"])))
+        batches = list(torch.split(order, self.options.fit_batch))
         if len(batches) > 1 and len(batches[-1]) == 1:
             # One example has no batch statistics.
             batches[-2:] = [torch.cat(batches[-2:])]
@@ -127,12 +138,12 @@ class MemoryFit(Host):
         return slots[torch.randperm(len(slots), generator=self.parts.augmentation)]
 
     def _fit_optimizer(self) -> torch.optim.SGD:
-        momentum = self.options["momentum"]
+        momentum = self.options.momentum
         return torch.optim.SGD(
             self.network.parameters(),
-            lr=self.options["high_lr"],
+            lr=self.options.high_lr,
             momentum=momentum,
-            weight_decay=self.options["weight_decay"],
+            weight_decay=self.options.weight_decay,
             nesterov=self.NESTEROV and momentum > 0,
         )
 

@@ -13,6 +13,12 @@ from torch import Tensor
 MAX_ITERATIONS = 10
 TOLERANCE = 1e-2
 ADDED_VARIANCE = 5e-4
+CONSTANTS = {
+    "mixture_iterations": MAX_ITERATIONS,
+    "mixture_tolerance": TOLERANCE,
+    "mixture_added_variance": ADDED_VARIANCE,
+}
+"""By the names that a run's identity knows them by."""
 
 UNFINISHED = "a mixture of the memory fit has not converged: its last estimate was used"
 

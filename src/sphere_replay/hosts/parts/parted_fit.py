@@ -9,8 +9,8 @@ batch:
     consistent    MSE(softmax f(x), softmax f(strong x))
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
@@ -18,10 +18,11 @@ from torch import Tensor
 
 from sphere_replay.allocation.sampling import Scheme, draw
 from sphere_replay.hosts.host import HostParts, State, Step
+from sphere_replay.hosts.options import HostOptions, count, share, switch
 from sphere_replay.hosts.parts.cutmix import Mixed, cutmix_sometimes
-from sphere_replay.hosts.parts.memory_fit import MemoryFit
-from sphere_replay.hosts.parts.mixture import UNFINISHED, NoSplitError
-from sphere_replay.hosts.parts.partition import Partition, partition
+from sphere_replay.hosts.parts.memory_fit import FitOptions, MemoryFit
+from sphere_replay.hosts.parts.mixture import CONSTANTS, UNFINISHED, NoSplitError
+from sphere_replay.hosts.parts.partition import LEAST, Partition, partition
 from sphere_replay.hosts.parts.trust_losses import consistency, mixed_cross_entropy, relabel
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.replay import Weigher
@@ -32,36 +33,42 @@ LARGEST_PART = 16
 of clean memories a step would otherwise hold views of all others."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PartedFitOptions(FitOptions):
+    """Constants of a fit in parts."""
+
+    cutmix: float = share(0.5)
+    """Probability that a batch is mixed."""
+    warm_up: int = count(10)
+    """Epochs of plain cross-entropy before the memory is parted."""
+    strong_views: bool = switch(True)
+    """Whether the second view of a doubtful image is a strong one."""
+    relabel_confident: bool = switch(False)
+    """Relabel the ambiguous part and keep the incorrect one consistent, not the other way round."""
+    logit_consistency: bool = switch(False)
+    """Compare logits, not probabilities, in the consistency loss."""
+    select_fit: bool = switch(True)
+    """Whether the selection draws the clean memories."""
+
+
 class PartedFit(MemoryFit):
-    """A host that fits its memory in parts. How it learns from the stream is for subclasses.
+    """A host that fits its memory in parts. How it learns from the stream is for subclasses."""
 
-    Options beside those of a fit: `cutmix` (probability, 0.5), `warm_up` (10), `strong_views` (1),
-    `relabel_confident` (0: relabel the incorrect part, 1: the ambiguous one), `logit_consistency`
-    (0: between probabilities), `select_fit` (1: the selection draws the clean memories).
-    """
-
-    OPTIONS: ClassVar[Mapping[str, float]] = {
-        **MemoryFit.OPTIONS,
-        "cutmix": 0.5,
-        "warm_up": 10,
-        "strong_views": 1,
-        "relabel_confident": 0,
-        "logit_consistency": 0,
-        "select_fit": 1,
-    }
-    SWITCHES: ClassVar[tuple[str, ...]] = (
-        *MemoryFit.SWITCHES,
-        *("strong_views", "relabel_confident", "logit_consistency", "select_fit"),
-    )
-    COUNTS: ClassVar[tuple[str, ...]] = (*MemoryFit.COUNTS, "warm_up")
-    SHARES: ClassVar[tuple[str, ...]] = ("cutmix",)
+    OPTIONS: ClassVar[type[HostOptions]] = PartedFitOptions
+    options: PartedFitOptions
     NESTEROV: ClassVar[bool] = True
 
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
         selection = self.replay.selection
-        self._selects_fit = selection.needs_scores and bool(self.options["select_fit"])
+        self._selects_fit = selection.needs_scores and self.options.select_fit
         self._weigher = Weigher(selection, parts.augmentation)
+
+    @classmethod
+    def constants(cls) -> dict[str, Any]:
+        """Those of a fit, and of how the memory is parted."""
+        parts = {"smallest_part": LEAST, "largest_part": LARGEST_PART}
+        return super().constants() | CONSTANTS | parts
 
     def _begin_fit(self) -> None:
         super()._begin_fit()
@@ -69,7 +76,7 @@ class PartedFit(MemoryFit):
 
     def _epoch(self, step: int) -> Step:
         """The network goes on from where the stream has left it."""
-        parts = self._parts() if step >= self.options["warm_up"] else None
+        parts = self._parts() if step >= self.options.warm_up else None
         return self._plain_epoch() if parts is None else self._parted_epoch(parts)
 
     def _parts(self) -> Partition | None:
@@ -94,7 +101,7 @@ class PartedFit(MemoryFit):
 
     def _parted_epoch(self, parts: Partition) -> Step:
         relabelled, consistent = parts.incorrect, parts.ambiguous
-        if self.options["relabel_confident"]:
+        if self.options.relabel_confident:
             relabelled, consistent = consistent, relabelled
         clean = self._batches(self._clean_order(parts.clean))
         others = (
@@ -121,15 +128,16 @@ class PartedFit(MemoryFit):
         outputs = torch.split(self.run(torch.cat(views)), sizes)
         logits, weak, steady, strong, moved = outputs
         targets = relabel(doubted["y"], trust.to(weak), weak.detach().softmax(dim=1))
-        on_logits = bool(self.options["logit_consistency"])
         total = len(clean) * mixed_cross_entropy(logits, mixed)
         total = total + len(relabelled) * F.cross_entropy(strong, targets)
-        total = total + len(consistent) * consistency(steady, moved, on_logits=on_logits)
+        total = total + len(consistent) * consistency(
+            steady, moved, on_logits=self.options.logit_consistency
+        )
         return total / (len(clean) + len(relabelled) + len(consistent))
 
     def _part_size(self, part: Tensor, clean: Tensor) -> int:
         """Of a doubtful batch, as large in proportion to its part as a clean one."""
-        batch = int(self.options["fit_batch"])
+        batch = self.options.fit_batch
         return min(len(part), max(2, len(part) * batch // len(clean)), LARGEST_PART * batch)
 
     def _clean_order(self, clean: Tensor) -> Tensor:
@@ -137,7 +145,7 @@ class PartedFit(MemoryFit):
         if not self._selects_fit:
             return self._shuffled(clean)
         # There is no stream now: the update that may interfere is that of a clean batch.
-        chosen = self.memory.take(self._shuffled(clean)[: int(self.options["fit_batch"])])
+        chosen = self.memory.take(self._shuffled(clean)[: self.options.fit_batch])
         self.network.zero_grad()
         with modules_restored(self.network):
             logits = self.run(self.parts.views.prepare(chosen["x"]))
@@ -148,12 +156,12 @@ class PartedFit(MemoryFit):
         return clean[draw(chances, len(clean), Scheme.REPLACEMENT, self.parts.augmentation)]
 
     def _strong_view(self, images: Tensor) -> Tensor:
-        if not self.options["strong_views"]:
+        if not self.options.strong_views:
             return self.view(images)
         return self.parts.views.strengthen(images, self.parts.augmentation)
 
     def _mix(self, views: Tensor, labels: Tensor) -> Mixed:
-        return cutmix_sometimes(views, labels, self.parts.augmentation, self.options["cutmix"])
+        return cutmix_sometimes(views, labels, self.parts.augmentation, self.options.cutmix)
 
     def _cross_entropy(self, mixed: Mixed) -> Tensor:
         return mixed_cross_entropy(self.run(mixed.images), mixed)

@@ -1,6 +1,7 @@
 """What a user says about replay in GRPO, and the paper's settings of GRPO itself."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,20 @@ from sphere_replay.errors import ConfigError
 from sphere_replay.replay import SELECTIONS, ReplaySettings
 
 NO_REPLAY = "none"
+OBJECTIVE: Mapping[str, Any] = {
+    "num_train_epochs": 1,
+    "num_iterations": 1,
+    "shuffle_dataset": False,
+    "loss_type": "dr_grpo",
+    "scale_rewards": "none",
+    "importance_sampling_level": "token",
+    "beta": 0.0,
+    "vllm_importance_sampling_correction": True,
+    "vllm_importance_sampling_mode": "token_truncate",
+    "vllm_importance_sampling_clip_max": 2.0,
+    "lr_scheduler_type": "constant",
+}
+"""The paper's form of GRPO, whatever its sizes and rates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,17 +101,7 @@ def paper_settings(
         "max_completion_length": completion_length,
         "per_device_train_batch_size": per_device,
         "gradient_accumulation_steps": total // together,
-        "num_train_epochs": 1,
-        "num_iterations": 1,
-        "shuffle_dataset": False,
-        "loss_type": "dr_grpo",
-        "scale_rewards": "none",
-        "importance_sampling_level": "token",
         "epsilon": 0.2,
-        "beta": 0.0,
-        "vllm_importance_sampling_correction": True,
-        "vllm_importance_sampling_mode": "token_truncate",
-        "vllm_importance_sampling_clip_max": 2.0,
         "learning_rate": 1e-4,
-        "lr_scheduler_type": "constant",
+        **OBJECTIVE,
     }
