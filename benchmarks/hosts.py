@@ -14,8 +14,9 @@ import torch
 from benchmarks import Progress, Report, Target
 from benchmarks.stopwatch import fair_clock, threads
 from benchmarks.timing import describe_machine, interleave, milliseconds
-from sphere_replay.hosts import HOSTS, Batch, Costs, Host
+from sphere_replay.hosts import HOSTS, Batch, Host
 from sphere_replay.randomness import generator_for
+from sphere_replay.runs.job import Costs
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.presets import resolve
