@@ -14,8 +14,9 @@ from benchmarks import harness
 from benchmarks.harness import TWO_DIGITS, Benchmark, Cell, at_most, column
 from benchmarks.rendering import Progress
 from benchmarks.timing import milliseconds
-from sphere_replay.hosts import HOSTS, Batch, Costs, Host
+from sphere_replay.hosts import HOSTS, Batch, Host
 from sphere_replay.randomness import generator_for
+from sphere_replay.runs.job import Costs
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.presets import resolve

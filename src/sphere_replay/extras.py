@@ -1,6 +1,8 @@
 """Optional dependencies, or a sentence that says how to get them."""
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sphere_replay.errors import DataError
@@ -16,10 +18,19 @@ _EXTRA_OF = {
 
 def require(module: str, extra: str) -> Any:
     """Import an optional dependency, or say which extra of the package brings it."""
-    try:
+    with needing(extra):
         return importlib.import_module(module)
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Say which extra of the package brings a module that the block does not find."""
+    try:
+        yield
     except ModuleNotFoundError as error:
-        raise DataError(how_to_get(error.name or module, extra)) from error
+        if error.name is None or error.name.startswith("sphere_replay"):
+            raise  # a mistake of ours
+        raise DataError(how_to_get(error.name, extra)) from error
 
 
 def how_to_get(module: str, extra: str | None = None) -> str:

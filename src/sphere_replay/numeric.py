@@ -38,11 +38,6 @@ def population_std(values: Tensor) -> float:
     return magnitude * float((values / magnitude).std(correction=0)) if magnitude > 0 else 0.0
 
 
-def ratio(part: float, whole: float) -> float | None:
-    """Part / whole; None of nothing."""
-    return part / whole if whole else None
-
-
 def as_probabilities(weights: Tensor) -> Tensor:
     """Non-negative weights `[m]` divided by their sum; uniform if all are zero."""
     total = weights.sum()

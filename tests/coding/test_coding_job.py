@@ -12,13 +12,13 @@ from coding.brief import brief, home, job_of
 from sphere_replay.coding.config import CodingConfig
 from sphere_replay.coding.job import CodingJob, run_coding_job
 from sphere_replay.coding.presets import resolve
-from sphere_replay.errors import DivergenceError, UsageError
+from sphere_replay.errors import DivergenceError, Interrupted, UsageError
 from sphere_replay.runs.checkpoint import load_latest
 from sphere_replay.runs.folder import RunFolder
 from sphere_replay.runs.log import read_log
 from sphere_replay.runs.metrics import measure
 from sphere_replay.runs.records import TaskMatrix
-from sphere_replay.runs.runner import Interrupted, run_job
+from sphere_replay.runs.runner import run_job
 from sphere_replay.storage.files import canonical_json
 from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 

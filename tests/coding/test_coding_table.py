@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from sphere_replay.cli import main
-from sphere_replay.reports.catalog import TABLES
-from sphere_replay.reports.figures import RunSummary
+from sphere_replay.reports.collection import FinishedRun
 from sphere_replay.reports.reward_figure import reward_figure, smoothed
-from sphere_replay.reports.tables import Published
+from sphere_replay.runs.domains import table_named
 from sphere_replay.runs.folder import RunFolder
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.metrics import measure
 from sphere_replay.runs.records import record_of
+from sphere_replay.runs.table import Published
+from sphere_replay.runs.table_runs import runs_of
 
 METHODS = {
     "No replay": ("none", "uniform"),
@@ -46,11 +47,11 @@ def made_up(lost: float) -> dict[str, Any]:
 
 
 def test_the_table_has_the_papers_rows_and_numbers() -> None:
-    table = TABLES["coding"]
-    cells = table.cells([0])
-    assert {c.method: (c.config.host, c.config.select) for c in cells} == METHODS
-    assert all(c.config.to_dict()["model"] == "micro" for c in cells)
-    published = table.spec.published
+    table = table_named("coding")
+    runs = runs_of(table, [0])
+    assert {run.method: (run.config.host, run.config.select) for run in runs} == METHODS
+    assert all(run.config.to_dict()["model"] == "micro" for run in runs)
+    published = table.published
     (column,) = table.columns
     assert published["SPHERE", column, "final_accuracy"] == Published(49.08, 0.80)
     assert published["SPHERE", column, "bwt"] == Published(-1.56)
@@ -59,24 +60,25 @@ def test_the_table_has_the_papers_rows_and_numbers() -> None:
     assert len(published) == 25
     assert not any(method == "No replay" for method, _, _ in published)
     baselines = dict.fromkeys(METHODS, "Uniform replay") | {"Uniform replay": None}
-    assert dict(table.spec.methods) == baselines
+    assert {row.method: row.baseline for row in table.rows} == baselines
 
 
 @pytest.mark.parametrize("preset", ["coding-qwen", "coding-smollm2"])
 def test_the_table_runs_at_other_scales(preset: str) -> None:
-    cells = TABLES["coding"].with_preset(preset).cells([0, 1], methods=["SPHERE"])
-    assert [cell.config.seed for cell in cells] == [0, 1]
-    assert cells[0].config.to_dict()["model"] != "micro"
+    table = table_named("coding").with_preset(preset)
+    runs = runs_of(table, [0, 1], methods=["SPHERE"])
+    assert [run.config.seed for run in runs] == [0, 1]
+    assert runs[0].config.to_dict()["model"] != "micro"
 
 
 def test_runs_become_a_table_and_a_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     losses = {"No replay": 0.4, "Uniform replay": 0.2, "SPHERE": 0.1}
-    for cell in TABLES["coding"].cells([0, 1], methods=losses):
-        folder: RunFolder = run_folder(cell.config, tmp_path)
-        with folder.claim(cell.config.to_dict()):
-            folder.write_results(made_up(losses[cell.method]))
+    for run in runs_of(table_named("coding"), [0, 1], methods=losses):
+        folder: RunFolder = run_folder(run.config, tmp_path)
+        with folder.claim(run.config.to_dict()):
+            folder.write_results(made_up(losses[run.method]))
     assert main(["table", "coding", "--runs", str(tmp_path), "--seeds", "2", "--json"]) == 0
     rows = {
         (row["method"], row["metric"]): row for row in json.loads(capsys.readouterr().out)["rows"]
@@ -100,7 +102,7 @@ def test_runs_become_a_table_and_a_picture(
 
 def test_the_picture_shows_rewards_and_accuracies() -> None:
     runs = [
-        RunSummary(method, "four stages", seed, made_up(lost))
+        FinishedRun(method, "four stages", seed, made_up(lost))
         for method, lost in (("Uniform replay", 0.2), ("SPHERE", 0.1))
         for seed in (0, 1)
     ]
@@ -124,7 +126,7 @@ def test_rewards_are_averaged_over_a_few_updates() -> None:
 
 def test_runs_on_different_streams_do_not_share_a_panel() -> None:
     other = made_up(0.1) | {"task_ends": [1, 2, 3, 4]}
-    runs = [RunSummary("A", "x", 0, made_up(0.1)), RunSummary("B", "x", 0, other)]
+    runs = [FinishedRun("A", "x", 0, made_up(0.1)), FinishedRun("B", "x", 0, other)]
     with pytest.raises(ValueError, match="end their stages after different updates"):
         reward_figure(runs)
 
@@ -132,4 +134,4 @@ def test_runs_on_different_streams_do_not_share_a_panel() -> None:
 def test_runs_without_rewards_have_no_such_picture() -> None:
     bare = {key: value for key, value in made_up(0.1).items() if key != "reward"}
     with pytest.raises(ValueError, match="none of the 1 runs has rewards by update"):
-        reward_figure([RunSummary("A", "x", 0, bare)])
+        reward_figure([FinishedRun("A", "x", 0, bare)])

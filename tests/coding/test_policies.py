@@ -17,9 +17,8 @@ from sphere_replay.coding.models import REQUEST, load_policy, prompt_ids, prompt
 from sphere_replay.coding.presets import resolve
 from sphere_replay.coding.problems import Problem, write_problems
 from sphere_replay.coding.stages import lessons, load_problems
-from sphere_replay.errors import DataError
+from sphere_replay.errors import DataError, Interrupted
 from sphere_replay.language.models import BaseModel, fingerprint
-from sphere_replay.runs.runner import Interrupted
 from sphere_replay.sandbox import Sandbox, SandboxError
 from sphere_replay.storage.trees import flatten, to_bytes
 

@@ -16,9 +16,9 @@ from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.job import InstructJob, run_instruct_job
 from sphere_replay.instruct.presets import resolve
 from sphere_replay.language.models import BaseModel
+from sphere_replay.runs.job import SteppedJob
 from sphere_replay.runs.metrics import measure
 from sphere_replay.runs.records import TaskMatrix
-from sphere_replay.runs.runner import Job
 from sphere_replay.storage.files import canonical_json
 from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 
@@ -30,18 +30,18 @@ RUNS: list[tuple[str, Callable[[], BaseModel], dict[str, Any]]] = [
 ]
 
 
-def job_of(config: InstructConfig, build: Callable[[], BaseModel] = t5) -> Job:
+def job_of(config: InstructConfig, build: Callable[[], BaseModel] = t5) -> SteppedJob:
     return InstructJob(config, corpus(), build())
 
 
-def run(config: InstructConfig, build: Callable[[], BaseModel] = t5) -> Job:
+def run(config: InstructConfig, build: Callable[[], BaseModel] = t5) -> SteppedJob:
     job = job_of(config, build)
     for step in range(len(job)):
         job.advance(step)
     return job
 
 
-def saved(job: Job) -> tuple[bytes, str]:
+def saved(job: SteppedJob) -> tuple[bytes, str]:
     tensors, skeleton = flatten(job.state_dict())
     return to_bytes(tensors), json.dumps(skeleton)
 

@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from sphere_replay.reports.figures import RunSummary
+from sphere_replay.reports.collection import FinishedRun
 
 METHODS = ("ER", "ER + MIR", "ER + SPHERE")
 AFTER_TASK: list[list[float | None]] = [
@@ -34,9 +34,9 @@ def made_results(ends: tuple[int, int, int] = (10, 20, 30), shift: float = 0.0) 
     }
 
 
-def made_runs(columns: tuple[str, ...] = ("40%",), seeds: int = 3) -> list[RunSummary]:
+def made_runs(columns: tuple[str, ...] = ("40%",), seeds: int = 3) -> list[FinishedRun]:
     return [
-        RunSummary(method, column, seed, made_results(shift=0.1 * seed))
+        FinishedRun(method, column, seed, made_results(shift=0.1 * seed))
         for method in METHODS
         for column in columns
         for seed in range(seeds)

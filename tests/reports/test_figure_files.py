@@ -11,22 +11,21 @@ from PIL import Image
 
 from reports.pictured import made_results, made_runs
 from sphere_replay.reports import figure_parts, figures
+from sphere_replay.reports.collection import FinishedRun
+from sphere_replay.reports.figure_parts import save
 from sphere_replay.reports.figures import (
-    RunSummary,
     accuracy_figure,
     forgetting_figure,
     lift_figure,
-    plot_accuracy_over_stream,
-    plot_forgetting,
-    plot_noisy_lift,
 )
 
 
-@pytest.mark.parametrize("plot", [plot_accuracy_over_stream, plot_forgetting, plot_noisy_lift])
+@pytest.mark.parametrize("build", [accuracy_figure, forgetting_figure, lift_figure])
 def test_a_picture_is_a_png_of_sensible_size(
-    plot: Callable[[list[RunSummary], Path], Path], tmp_path: Path
+    build: Callable[[list[FinishedRun]], Figure], tmp_path: Path
 ) -> None:
-    path = plot(made_runs(columns=("20%", "40%")), tmp_path / "new folder" / "picture.png")
+    figure = build(made_runs(columns=("20%", "40%")))
+    path = save(figure, tmp_path / "new folder" / "picture.png")
     assert path == tmp_path / "new folder" / "picture.png"
     assert path.stat().st_size > 10_000
     with Image.open(path) as picture:
@@ -40,34 +39,33 @@ def test_a_picture_is_a_png_of_sensible_size(
 
 def test_equal_runs_give_equal_files(tmp_path: Path) -> None:
     one, other = (
-        plot_noisy_lift(made_runs(), tmp_path / name) for name in ("one.png", "other.png")
+        save(lift_figure(made_runs()), tmp_path / name) for name in ("one.png", "other.png")
     )
     assert one.read_bytes() == other.read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("plot", "missing"),
+    ("build", "missing"),
     [
-        (plot_accuracy_over_stream, "anytime accuracies"),
-        (plot_forgetting, "two tasks or more"),
-        (plot_noisy_lift, "mislabelled memories"),
+        (accuracy_figure, "anytime accuracies"),
+        (forgetting_figure, "two tasks or more"),
+        (lift_figure, "mislabelled memories"),
     ],
 )
-def test_nothing_to_draw_is_an_error_and_leaves_no_file(
-    plot: Callable[[list[RunSummary], Path], Path], missing: str, tmp_path: Path
+def test_nothing_to_draw_is_an_error(
+    build: Callable[[list[FinishedRun]], Figure], missing: str
 ) -> None:
     single = made_results()["accuracy"]
     single |= {name: single[name][:1] for name in ("after_task", "task_il")} | {"anytime": []}
     for results in ({}, {"accuracy": single, "replay": {"noisy_lift": None}}):
         with pytest.raises(ValueError, match=rf"none of the 1 runs has .*{missing}"):
-            plot([RunSummary("ER", "40%", 0, results)], tmp_path / "picture.png")
-    assert not list(tmp_path.iterdir())
+            build([FinishedRun("ER", "40%", 0, results)])
 
 
 @pytest.mark.parametrize("build", [accuracy_figure, forgetting_figure, lift_figure])
-def test_a_run_counts_once(build: Callable[[list[RunSummary]], Figure]) -> None:
+def test_a_run_counts_once(build: Callable[[list[FinishedRun]], Figure]) -> None:
     with pytest.raises(ValueError, match="two runs of 'ER', '40%', seed 0"):
-        build([*made_runs(), RunSummary("ER", "40%", 0, made_results())])
+        build([*made_runs(), FinishedRun("ER", "40%", 0, made_results())])
 
 
 def test_pyplot_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,4 +80,4 @@ def test_the_modules_load_without_matplotlib(monkeypatch: pytest.MonkeyPatch) ->
     assert runpy.run_path(str(figure_parts.__file__))["HUES"] == figure_parts.HUES
     module = runpy.run_path(str(figures.__file__))
     with pytest.raises(ModuleNotFoundError, match="matplotlib"):
-        module["lift_figure"]([RunSummary("ER", "40%", 0, made_results())])
+        module["lift_figure"]([FinishedRun("ER", "40%", 0, made_results())])

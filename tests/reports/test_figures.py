@@ -15,13 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from reports.pictured import AFTER_TASK, FORGOTTEN, METHODS, made_results, made_runs
-from sphere_replay.reports.figure_parts import styles_of
+from sphere_replay.reports.collection import FinishedRun
+from sphere_replay.reports.figure_parts import save, styles_of
 from sphere_replay.reports.figures import (
-    RunSummary,
     accuracy_figure,
     forgetting_figure,
     lift_figure,
-    plot_forgetting,
 )
 from sphere_replay.vision.datasets import load_images
 from sphere_replay.vision.job import VisionJob
@@ -95,7 +94,7 @@ def test_task_boundaries_are_vertical_lines_between_the_tasks() -> None:
 
 def test_seeds_whose_tasks_have_other_lengths_are_aligned_at_the_boundaries() -> None:
     runs = [
-        RunSummary("ER", "40%", seed, made_results(ends))
+        FinishedRun("ER", "40%", seed, made_results(ends))
         for seed, ends in enumerate([(10, 20, 30), (14, 22, 34)])
     ]
     (axes,) = accuracy_figure(runs).axes
@@ -139,7 +138,7 @@ def test_runs_on_streams_of_other_lengths_are_not_averaged() -> None:
         shorter["accuracy"][name].pop()
     shorter["task_ends"].pop()
     shorter["accuracy"]["anytime"] = shorter["accuracy"]["anytime"][:6]
-    runs = [RunSummary("ER", "40%", 0, made_results()), RunSummary("ER", "40%", 1, shorter)]
+    runs = [FinishedRun("ER", "40%", 0, made_results()), FinishedRun("ER", "40%", 1, shorter)]
     with pytest.raises(ValueError, match=r"'40%' have \[2, 3\] tasks"):
         accuracy_figure(runs)
     with pytest.raises(ValueError, match="split the classes into tasks differently"):
@@ -155,7 +154,7 @@ def test_task_ends_that_do_not_fit_the_accuracies_are_refused_by_name(
         rf"ER, 40%, seed 7: its task_ends {re.escape(str(unfit.get('task_ends', [])))} .*3 tasks"
     )
     with pytest.raises(ValueError, match=named):
-        accuracy_figure([RunSummary("ER", "40%", 7, results)])
+        accuracy_figure([FinishedRun("ER", "40%", 7, results)])
 
 
 def test_a_real_run_is_drawn_with_its_real_boundaries(tmp_path: Path) -> None:
@@ -166,14 +165,14 @@ def test_a_real_run_is_drawn_with_its_real_boundaries(tmp_path: Path) -> None:
     ends = torch.tensor(lengths).cumsum(0).tolist()
     results = job.results()
     assert results["task_ends"] == ends
-    runs = [RunSummary("ER", "40%", 1, results)]
+    runs = [FinishedRun("ER", "40%", 1, results)]
     (axes,) = accuracy_figure(runs).axes
     assert [_places(line)[0] for line in axes.lines[1:]] == [[end, end] for end in ends[:-1]]
     steps, values = _line(axes, "ER")
     assert steps == [step for step, _ in results["accuracy"]["anytime"]]
     assert values == pytest.approx([100 * value for _, value in results["accuracy"]["anytime"]])
     assert _bars(lift_figure(runs).axes[0]) == [results["replay"]["noisy_lift"]]
-    assert plot_forgetting(runs, tmp_path / "forgetting.png").is_file()
+    assert save(forgetting_figure(runs), tmp_path / "forgetting.png").is_file()
 
 
 # --- forgetting ---
@@ -199,7 +198,7 @@ def test_forgetting_follows_the_stream_whatever_the_ids_of_the_classes() -> None
     for name in ("after_task", "task_il"):
         results["accuracy"][name] = [[row[c] for c in order] for row in AFTER_TASK]
     results["accuracy"]["task_of_class"] = [c // 2 for c in order]
-    (axes,) = forgetting_figure([RunSummary("ER", "40%", 0, results)]).axes
+    (axes,) = forgetting_figure([FinishedRun("ER", "40%", 0, results)]).axes
     assert _dots(axes)["ER"][1] == pytest.approx(FORGOTTEN)
 
 
@@ -225,7 +224,7 @@ def test_lift_says_what_has_no_data_and_keeps_the_colors_of_the_rest() -> None:
     for run in runs:
         if run.column == "clean" or (run.method, run.column) == ("ER", "20%"):
             run.results["replay"]["noisy_lift"] = None
-    runs.insert(0, RunSummary("none", "40%", 0, {"accuracy": made_results()["accuracy"]}))
+    runs.insert(0, FinishedRun("none", "40%", 0, {"accuracy": made_results()["accuracy"]}))
     figure = lift_figure(runs)
     assert [axes.get_title(loc="left")[:3] for axes in figure.axes] == ["40%", "20%"]
     assert "no data" in _texts(figure.axes[1])

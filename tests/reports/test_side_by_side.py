@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sphere_replay.cli import main
-from sphere_replay.reports.collection import save_collection
+from sphere_replay.reports.collection import from_entries, save_collection
 from sphere_replay.reports.side_by_side import summarise, to_markdown
 
 
@@ -27,7 +27,7 @@ SPHERE = [record("ER + SPHERE", seed, value, 0.75) for seed, value in ((0, 0.53)
 
 
 def test_gains_are_paired_with_the_host_of_the_baseline() -> None:
-    (line,) = summarise("variant", SPHERE, HOST)
+    (line,) = summarise("variant", from_entries(SPHERE), from_entries(HOST))
     assert (line.variant, line.method, line.column, line.seeds) == (
         *("variant", "ER + SPHERE", "40%"),
         2,
@@ -40,7 +40,7 @@ def test_gains_are_paired_with_the_host_of_the_baseline() -> None:
 
 
 def test_without_a_baseline_there_is_no_gain() -> None:
-    (line,) = summarise("variant", SPHERE)
+    (line,) = summarise("variant", from_entries(SPHERE))
     assert (line.gain, line.ci95) == (None, None)
     assert "| variant | ER + SPHERE | 40% | 2 | 58.5 ± 5.5 |  | 0.75 |" in to_markdown([line])
 

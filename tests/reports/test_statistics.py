@@ -1,4 +1,4 @@
-"""Means, both standard deviations, and Student's t against scipy."""
+"""Means, both standard deviations, and paired intervals against those of scipy."""
 
 import math
 
@@ -7,13 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sphere_replay.reports.statistics import (
-    Spread,
-    mean,
-    paired_difference,
-    standard_deviation,
-    student_t_quantile,
-)
+from sphere_replay.reports.statistics import mean, paired_difference, standard_deviation
+from sphere_replay.runs.table import Spread
 
 
 def test_both_standard_deviations_by_hand() -> None:
@@ -36,26 +31,6 @@ def test_equal_values_have_no_spread_at_all() -> None:
 @given(st.permutations([0.1, 1e16, -1e16, 0.7, 3.3]))
 def test_the_mean_does_not_depend_on_the_order(values: list[float]) -> None:
     assert mean(values) == pytest.approx((0.1 + 0.7 + 3.3) / 5, abs=1e-15)
-
-
-@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 9, 14, 29, 99, 1000, 2.5])
-@pytest.mark.parametrize("probability", [0.0005, 0.025, 0.3, 0.5, 0.501, 0.9, 0.95, 0.975, 0.9995])
-def test_quantiles_agree_with_scipy(degrees: float, probability: float) -> None:
-    expected = float(stats.t.ppf(probability, degrees))
-    assert student_t_quantile(probability, degrees) == pytest.approx(expected, rel=1e-8, abs=1e-8)
-
-
-@given(st.floats(0.51, 0.9999), st.floats(0.5, 500))
-def test_quantiles_invert_the_distribution(probability: float, degrees: float) -> None:
-    t = student_t_quantile(probability, degrees)
-    assert float(stats.t.cdf(t, degrees)) == pytest.approx(probability, abs=1e-9)
-    assert student_t_quantile(1 - probability, degrees) == pytest.approx(-t, rel=1e-8)
-
-
-@pytest.mark.parametrize(("probability", "degrees"), [(0, 3), (1, 3), (0.5, 0), (0.5, math.inf)])
-def test_impossible_quantiles_are_refused(probability: float, degrees: float) -> None:
-    with pytest.raises(ValueError, match="must"):
-        student_t_quantile(probability, degrees)
 
 
 def test_paired_difference_agrees_with_scipy() -> None:

@@ -1,20 +1,32 @@
 """Domains plug into runs, tables and pictures; orders and seeds pair their runs."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sphere_replay.errors import ConfigError
-from sphere_replay.reports.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, TABLES
-from sphere_replay.reports.collection import as_results, collect, pair_of
+from sphere_replay.reports.collection import FinishedRun, from_entries, read_finished, to_entries
 from sphere_replay.reports.comparison import draw_comparison
-from sphere_replay.reports.figures import RunSummary, accuracy_figure, forgetting_figure
-from sphere_replay.runs.domains import all_presets, domain_of, resolve
+from sphere_replay.reports.figures import accuracy_figure, forgetting_figure
+from sphere_replay.runs.domains import (
+    DOMAINS,
+    all_presets,
+    domain,
+    domain_of,
+    domains,
+    options,
+    resolve,
+    table_named,
+    tables,
+)
 from sphere_replay.runs.launch import run_config, run_folder
 from sphere_replay.runs.metrics import measure
 from sphere_replay.runs.records import TaskMatrix, record_of
+from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, runs_of
 
 MATRIX = [[0.9, None, None], [0.5, 0.8, None], [0.3, 0.7, 1.0]]
 RESULTS = {
@@ -22,6 +34,74 @@ RESULTS = {
     "accuracy": {"values": MATRIX, "tasks": ["a", "b", "c"], "counts": [10, 10, 10]},
     "replay": {"mean_mass": 1.0},
 }
+
+
+LIGHT = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        heavy = {"transformers", "trl", "peft", "datasets", "sklearn", "PIL", "scipy", "matplotlib"}
+        if name.partition(".")[0] in heavy:
+            raise ModuleNotFoundError(f"{name} is not for this test", name=name)
+
+sys.meta_path.insert(0, Refuse())
+from sphere_replay.runs.domains import DOMAINS, domain, tables
+domain(sys.argv[1])
+if len(sys.argv) == 3:
+    from sphere_replay.runs.domains import resolve
+    from sphere_replay.runs.launch import run_config
+    from pathlib import Path
+    run_config(resolve(sys.argv[2]), Path("."))
+print(len(tables()), [name for name in DOMAINS if f"sphere_replay.{name}.job" in sys.modules])
+"""
+
+
+def lightly(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", LIGHT, *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_a_domain_loads_with_torch_alone(name: str, tmp_path: Path) -> None:
+    done = lightly(name, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{len(tables())} []\n"), done.stderr
+
+
+@pytest.mark.parametrize("preset", ["digits", "instruct-tiny", "coding-micro"])
+def test_a_job_that_lacks_a_module_names_the_extra_of_its_domain(
+    preset: str, tmp_path: Path
+) -> None:
+    owner = domain_of(preset)
+    done = lightly(owner.name, preset, cwd=tmp_path)
+    assert done.returncode == 1
+    (sentence,) = done.stderr.splitlines()[-1:]
+    assert "DataError" in sentence
+    assert sentence.endswith(
+        f"is not installed; this needs it: pip install 'sphere-replay[{owner.extra}]'"
+    )
+
+
+def test_each_domain_says_who_it_is() -> None:
+    assert [each.name for each in domains()] == list(DOMAINS)
+    for each in domains():
+        assert each.name == resolve(each.presets[0]).DOMAIN
+        assert all(domain_of(table.preset) is each for table in each.tables)
+    names = [table.name for each in domains() for table in each.tables]
+    assert len(set(names)) == len(names) == len(tables())
+
+
+def test_an_option_of_several_domains_means_the_same_in_each() -> None:
+    assert {name: owners for name, (_, owners) in options().items()} == {
+        "noise": ["vision"],
+        "limit": ["vision"],
+        "device": ["vision", "coding"],
+        "order": ["instruct"],
+        "model": ["instruct", "coding"],
+    }
+    for option, owners in options().values():
+        assert all(option in domain(owner).options for owner in owners)
+        assert all(hasattr(resolve(domain(owner).presets[0]), option.name) for owner in owners)
 
 
 def test_every_preset_belongs_to_one_domain() -> None:
@@ -45,10 +125,10 @@ def test_a_setting_of_another_domain_is_refused() -> None:
 
 
 def test_runs_of_a_table_with_orders_are_pairs_of_order_and_seed() -> None:
-    table = TABLES["instruct"]
+    table = table_named("instruct")
     for seeds, first in ((EVALUATION_SEEDS, 0), (DEVELOPMENT_SEEDS, 1000)):
-        cells = table.cells(seeds[:4], methods=["ER"], columns=["K = 300"])
-        settings = [cell.config.to_dict() for cell in cells]
+        runs = runs_of(table, seeds[:4], methods=["ER"], columns=["K = 300"])
+        settings = [run.config.to_dict() for run in runs]
         assert [(s["order"], s["seed"]) for s in settings] == [
             ("0", first),
             ("1", first),
@@ -61,8 +141,8 @@ def test_runs_of_a_table_with_orders_are_pairs_of_order_and_seed() -> None:
 
 def test_tables_of_a_domain_share_their_runs() -> None:
     def identities(name: str, method: str) -> list[str]:
-        cells = TABLES[name].cells(range(3), methods=[method], columns=["K = 300"])
-        return [run_folder(cell.config, Path("runs")).path.name for cell in cells]
+        runs = runs_of(table_named(name), range(3), methods=[method], columns=["K = 300"])
+        return [run_folder(run.config, Path("runs")).path.name for run in runs]
 
     full = identities("instruct", "SPHERE")
     assert full == identities("instruct-ablation", "Full SPHERE")
@@ -70,9 +150,9 @@ def test_tables_of_a_domain_share_their_runs() -> None:
 
 
 def test_another_preset_changes_the_scale_and_keeps_the_columns() -> None:
-    table = TABLES["instruct"].with_preset("instruct-t5-large")
-    (cell,) = table.cells([0], methods=["SPHERE"], columns=["K = 3000"])
-    settings = cell.config.to_dict()
+    table = table_named("instruct").with_preset("instruct-t5-large")
+    (run,) = runs_of(table, [0], methods=["SPHERE"], columns=["K = 3000"])
+    settings = run.config.to_dict()
     assert settings["model"] == "google-t5/t5-large"
     assert (settings["capacity"], settings["cap"], settings["pool"]) == (3000, 1000, 512)
 
@@ -89,7 +169,7 @@ def test_results_per_task_have_the_metrics_of_tasks_and_no_others() -> None:
 
 def test_pictures_of_tasks_speak_of_tasks() -> None:
     runs = [
-        RunSummary(method, "K = 300", pair, RESULTS)
+        FinishedRun(method, "K = 300", pair, RESULTS)
         for method in ("ER", "SPHERE")
         for pair in ("order 0, seed 0", "order 1, seed 0")
     ]
@@ -105,7 +185,7 @@ def test_pictures_of_tasks_speak_of_tasks() -> None:
 
 
 def test_a_run_of_instruction_tuning_goes_from_preset_to_pictures(tmp_path: Path) -> None:
-    table = TABLES["instruct"]
+    table = table_named("instruct")
     settings = {
         "corpus": "generated",
         "order": "place,alive,order",
@@ -114,15 +194,15 @@ def test_a_run_of_instruction_tuning_goes_from_preset_to_pictures(tmp_path: Path
         "capacity": 20,
         "warm_up": 1,
     }
-    cells = table.cells([0], methods=["ER", "SPHERE"], columns=["K = 300"], **settings)
-    for cell in cells:
-        results = run_config(cell.config, tmp_path)
+    runs = runs_of(table, [0], methods=["ER", "SPHERE"], columns=["K = 300"], **settings)
+    for run in runs:
+        results = run_config(run.config, tmp_path)
         assert results == json.loads(
-            (run_folder(cell.config, tmp_path).path / "results.json").read_text()
+            (run_folder(run.config, tmp_path).path / "results.json").read_text()
         )
-    runs = collect(cells, tmp_path)
-    assert [pair_of(run) for run in runs] == ["order place,alive,order, seed 0"] * 2
-    assert as_results(runs)[1].metrics.keys() >= {"final_accuracy", "tail_forgetting"}
-    pictures = draw_comparison(cells, tmp_path, tmp_path / "pictures")
+    kept = from_entries(to_entries(runs, tmp_path))
+    assert [run.pair for run in kept] == ["order place,alive,order, seed 0"] * 2
+    assert kept[1].results["metrics"].keys() >= {"final_accuracy", "tail_forgetting"}
+    pictures = draw_comparison(read_finished(runs, tmp_path), tmp_path / "pictures")
     assert [path.name for path in pictures] == ["accuracy-over-stream.png", "forgetting.png"]
     assert all(path.stat().st_size > 1000 for path in pictures)

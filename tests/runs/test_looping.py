@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from sphere_replay.errors import Interrupted
 from sphere_replay.runs.checkpoint import load_latest
 from sphere_replay.runs.folder import RunFolder
+from sphere_replay.runs.job import AfterStep, LoopingJob
 from sphere_replay.runs.log import read_log
-from sphere_replay.runs.runner import AfterStep, Interrupted, LoopingJob, run_job
+from sphere_replay.runs.runner import run_job
 
 STEPS = 12
 CONFIG = {"steps": STEPS}

@@ -93,6 +93,30 @@ def test_two_claims_at_once_are_refused(tmp_path: Path) -> None:
         assert second.config == CONFIG
 
 
+def test_a_child_neither_keeps_nor_drops_the_folder_of_its_parent(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    until, ended = os.pipe()
+    with folder.claim(CONFIG):
+        ending = os.fork()
+        if ending == 0:
+            os._exit(0)
+        os.waitpid(ending, 0)
+        with pytest.raises(FolderBusyError), RunFolder(tmp_path).claim(CONFIG):
+            pytest.fail("a child that ends must not release what its parent holds")
+        staying = os.fork()
+        if staying == 0:
+            os.close(ended)
+            os.read(until, 1)
+            os._exit(0)
+    try:
+        with RunFolder(tmp_path).claim(CONFIG):
+            assert folder.config == CONFIG
+    finally:
+        os.close(until)
+        os.close(ended)
+        os.waitpid(staying, 0)
+
+
 def test_an_error_inside_releases_the_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     with pytest.raises(ZeroDivisionError), folder.claim(CONFIG):

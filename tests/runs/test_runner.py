@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from runs.accidents import AccidentError, Event, accident, at, interrupt, nothing
+from sphere_replay.errors import Interrupted
 from sphere_replay.runs import runner
 from sphere_replay.runs.checkpoint import load_latest, save
 from sphere_replay.runs.folder import ConfigMismatchError, DataMismatchError, RunFolder
+from sphere_replay.runs.job import SteppedJob
 from sphere_replay.runs.log import read_log
-from sphere_replay.runs.runner import Interrupted, Job, run_job
+from sphere_replay.runs.runner import run_job
 
 STEPS = 40
 CONFIG = {"steps": STEPS}
@@ -66,7 +68,7 @@ class Walk:
         self._place, self._sums = state["place"].clone(), list(state["sums"])
 
 
-def walk(path: Path, make: Callable[[], Job] = Walk, every: int = 6) -> dict[str, Any]:
+def walk(path: Path, make: Callable[[], SteppedJob] = Walk, every: int = 6) -> dict[str, Any]:
     return run_job(make, RunFolder(path), CONFIG, seed=4, checkpoint_every=every)
 
 
@@ -250,7 +252,7 @@ def test_a_run_outside_the_main_thread_works_without_signals(whole: Path, tmp_pa
 # The folder.
 
 
-def never() -> Job:
+def never() -> SteppedJob:
     raise AssertionError("a finished run must not be computed again")
 
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from runs.accidents import AccidentError, Event, accident, at, interrupt, nothing
+from sphere_replay.errors import Interrupted
 from sphere_replay.runs.folder import RunFolder
+from sphere_replay.runs.job import SteppedJob
 from sphere_replay.runs.log import read_log
-from sphere_replay.runs.runner import Interrupted, Job, run_job
+from sphere_replay.runs.runner import run_job
 from sphere_replay.vision import load_images
 from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.presets import resolve
@@ -42,7 +44,7 @@ def test_a_vision_run_survives_accidents_interruptions_and_damage(
         job.event = event
         return job
 
-    def run(name: str, make_job: Callable[[], Job]) -> None:
+    def run(name: str, make_job: Callable[[], SteppedJob]) -> None:
         folder = RunFolder(tmp_path / name)
         run_job(make_job, folder, config.to_dict(), seed=config.seed, checkpoint_every=3)
 

@@ -5,15 +5,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sphere_replay.errors import UsageError, unknown
+from sphere_replay.errors import UsageError
+from sphere_replay.runs import domains
 
 if TYPE_CHECKING:
-    from sphere_replay.reports.catalog import Table
-    from sphere_replay.runs.domains import RunConfig
+    from sphere_replay.runs.table import Table
 
-_OWN_OPTIONS = ("preset", "dataset", "model", "host", "select", "noise", "order", "seed", "device")
-_ONLY_IF_GIVEN = ("noise", "order", "model", "limit", "device")
-"""Options that not every domain has: presets know their values, and refuse those of others."""
+_OWN_PLACES = ("preset", "dataset", "host", "select", "seed")
+"""Settings of every domain that are not for `--set`."""
 
 
 def add_run_options(parser: argparse.ArgumentParser, *, select: str = "uniform") -> None:
@@ -23,17 +22,7 @@ def add_run_options(parser: argparse.ArgumentParser, *, select: str = "uniform")
     parser.add_argument(
         "--select", default=select, help=f"how memories are chosen for replay (default: {select})"
     )
-    parser.add_argument(
-        "--noise", type=float, metavar="RATE", help="vision: share of wrong labels (default: 0.4)"
-    )
-    parser.add_argument(
-        "--order", help="instruct: number of a task order, or tasks with commas (default: 0)"
-    )
-    parser.add_argument("--model", metavar="ID", help="instruct, coding: a hub id or folder")
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help="vision: use N examples of the stream"
-    )
-    add_device_option(parser)
+    add_domain_options(parser, *domains.options())
     parser.add_argument(
         "--set",
         action="append",
@@ -48,9 +37,16 @@ def add_seed_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="fixes everything random (default: 0)")
 
 
-def add_device_option(parser: argparse.ArgumentParser) -> None:
-    """On which processor a run computes; part of what it is, because sums are rounded there."""
-    parser.add_argument("--device", help="vision, coding: cpu or cuda (default: the preset's)")
+def add_domain_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Options that not every domain has: presets know their values, and refuse those of others."""
+    for name in names:
+        option, owners = domains.options()[name]
+        parser.add_argument(
+            f"--{name}",
+            type=option.kind,
+            metavar=option.metavar,
+            help=f"{', '.join(owners)}: {option.help}",
+        )
 
 
 def add_small_option(parser: argparse.ArgumentParser) -> None:
@@ -63,12 +59,8 @@ def add_small_option(parser: argparse.ArgumentParser) -> None:
 
 
 def table_named(name: str, *, small: bool) -> "Table":
-    """A table of the catalog, or its small form."""
-    from sphere_replay.reports.catalog import TABLES
-
-    if name not in TABLES:
-        raise UsageError(unknown("table", name, TABLES))
-    return TABLES[name].small() if small else TABLES[name]
+    """A table, or its small form."""
+    return domains.table_named(name, small=small)
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
@@ -94,16 +86,14 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
 
 
-def config_from(arguments: argparse.Namespace, *, seed: int) -> "RunConfig":
+def config_from(arguments: argparse.Namespace, *, seed: int) -> domains.RunConfig:
     """The resolved configuration that the options describe."""
-    from sphere_replay.runs.domains import resolve
-
     settings = parse_settings(arguments.set)
-    for name in _ONLY_IF_GIVEN:
+    for name in domains.options():
         if (value := getattr(arguments, name)) is not None:
             settings[name] = value
     try:
-        return resolve(
+        return domains.resolve(
             arguments.preset,
             host=arguments.host,
             select=arguments.select,
@@ -117,11 +107,12 @@ def config_from(arguments: argparse.Namespace, *, seed: int) -> "RunConfig":
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """NAME=VALUE pairs, values read as JSON where they are JSON and as text where not."""
     settings: dict[str, Any] = {}
+    placed = {name for name, (option, _) in domains.options().items() if not option.also_set}
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:
             raise UsageError(f"--set takes NAME=VALUE, got {pair!r}")
-        if name in _OWN_OPTIONS:
+        if name in placed.union(_OWN_PLACES):
             raise UsageError(f"{name} has a place of its own on the command line, not in --set")
         try:
             settings[name] = json.loads(value)

@@ -16,16 +16,16 @@ from sphere_replay.coding.models import load_policy, prompt_ids, with_adapters
 from sphere_replay.coding.problems import Problem, digest
 from sphere_replay.coding.stages import build_stages, load_problems
 from sphere_replay.coding.tally import Tally
-from sphere_replay.errors import DataError, DivergenceError, check_device
+from sphere_replay.errors import DataError, check_device
 from sphere_replay.extras import require
 from sphere_replay.language.models import BaseModel, fingerprint, trainable
 from sphere_replay.randomness import generator_for, globally_seeded
+from sphere_replay.runs.job import AfterStep, diverged, ends_of_tasks
 from sphere_replay.sandbox import Sandbox, SandboxError
 from sphere_replay.scoring import NonFiniteError
 
 if TYPE_CHECKING:
     from sphere_replay.coding.trainer import CodingTrainer
-    from sphere_replay.runs.runner import AfterStep
 
 LOGGER = logging.getLogger(__name__)
 
@@ -65,6 +65,7 @@ class CodingJob:
         self._notes = _notes(base.tokenizer, found.too_long, config.max_prompt)
         self._too_long = found.too_long
         self._updates = found.updates(config.batch, config.passes)
+        self._ends = ends_of_tasks([stage for stage, _ in self._updates])
         used = found.problems
         self._checksums = {
             "problems": digest(used.values()),
@@ -98,7 +99,7 @@ class CodingJob:
         reward = f"reward {100 * self._tally.rewards[-1]:.0f}%" if self._tally.rewards else ""
         return f"accuracy {100 * sum(row) / len(row):.1f}%, {reward}" if row else reward
 
-    def run(self, first_step: int, after_step: "AfterStep") -> None:
+    def run(self, first_step: int, after_step: AfterStep) -> None:
         """Train from an update on; `after_step` is called after each."""
         require("trl", "coding")
         require("datasets", "coding")
@@ -112,7 +113,7 @@ class CodingJob:
         except (NonFiniteError, RuntimeError) as error:
             # Sampling is where numbers that are none are noticed; torch has no class for it.
             if isinstance(error, NonFiniteError) or "probability tensor" in str(error):
-                raise DivergenceError(f"the run has diverged: {error}; try a lower lr") from error
+                raise diverged(error) from error
             raise
         finally:
             self.close()
@@ -126,7 +127,7 @@ class CodingJob:
         tally, replay = self._tally, self._replay_state()
         costs = replay["costs"]
         return {
-            "task_ends": [step + 1 for step in range(len(self)) if self._ends_stage(step)],
+            "task_ends": self._ends,
             "accuracy": {
                 "values": [list(row) for row in self._accuracy],
                 "initial": list(self._initial),
@@ -140,7 +141,7 @@ class CodingJob:
                 "mixed_share": tally.mean("mixed"),
                 "empty_share": tally.mean("empty"),
                 "candidate_reward": tally.mean("reward"),
-                "updates_without_mixed_group": int(tally.replay.get("fallback", 0)),
+                "updates_without_mixed_group": int(tally.sums.get("fallback", 0)),
             },
             "costs": {
                 "updates": len(self),
@@ -179,7 +180,7 @@ class CodingJob:
         self._tally = Tally(**state["tally"])
         self._loaded = state
 
-    def _train(self, first: int, after_step: "AfterStep", folder: str) -> None:
+    def _train(self, first: int, after_step: AfterStep, folder: str) -> None:
         from sphere_replay.coding.loop import Steps
         from sphere_replay.coding.trainer import build_trainer
 
@@ -211,7 +212,7 @@ class CodingJob:
             self._trainer.optimizer.load_state_dict(self._loaded["optimizer"])
             self._loaded = None
 
-    def _after_update(self, step: int, seconds: float, after_step: "AfterStep") -> None:
+    def _after_update(self, step: int, seconds: float, after_step: AfterStep) -> None:
         """Count, audit and evaluate; then the run can be saved."""
         assert self._trainer is not None
         durations = self._durations(self._trainer, seconds)
@@ -229,7 +230,7 @@ class CodingJob:
         }
         if step == 0:
             record |= {"initial": self._initial, "notes": self._notes}
-        if self._ends_stage(step):
+        if step + 1 in self._ends:
             self._accuracy.append(self._measure())
             record["accuracy"] = self._accuracy[-1]
         after_step(record, durations)
@@ -251,9 +252,6 @@ class CodingJob:
             "replay": spent["replay"],
         }
         return {**parts, "step": seconds - sum(parts.values())}
-
-    def _ends_stage(self, step: int) -> bool:
-        return step + 1 == len(self) or self._updates[step + 1][0] != self._updates[step][0]
 
     def _measure(self) -> list[float]:
         """Full-suite accuracy of greedy programs on every stage, also on those to come."""

@@ -1,7 +1,6 @@
 """Tables of the coding domain: four stages of problems with incomplete test rewards."""
 
-from sphere_replay.reports.tables import Measure, TableSpec
-from sphere_replay.runs.table import Row, Table, by_cell
+from sphere_replay.runs.table import Measure, Row, Table, by_cell
 
 _UNIFORM = "Uniform replay"
 _ROWS = (
@@ -27,18 +26,15 @@ _PUBLISHED = {
 
 CODING_TABLES = (
     Table(
-        TableSpec(
-            name="coding",
-            title="Code generation in four stages, full-suite accuracy (%)",
-            methods={row.method: row.baseline for row in _ROWS},
-            columns=(_COLUMN,),
-            measures=_MEASURES,
-            published=by_cell(
-                _MEASURES, {(method, _COLUMN): text for method, text in _PUBLISHED.items()}
-            ),
-        ),
-        "coding-qwen",
+        "coding",
+        "Code generation in four stages, full-suite accuracy (%)",
+        "coding-micro",
         _ROWS,
         {_COLUMN: {}},
-    ).with_preset("coding-micro"),
+        _MEASURES,
+        published=by_cell(
+            _MEASURES, {(method, _COLUMN): text for method, text in _PUBLISHED.items()}
+        ),
+        paper_preset="coding-qwen",
+    ),
 )

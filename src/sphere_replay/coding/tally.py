@@ -1,15 +1,15 @@
 """What a run has counted so far: rewards, hollow ones among them, and what replay did."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sphere_replay.coding.judge import Judge, Sampled
-from sphere_replay.numeric import ratio
+from sphere_replay.runs.job import ReplayTally, ratio
 
 
 @dataclass
-class Tally:
+class Tally(ReplayTally):
     """Counts of a run, by update and by stage; plain numbers throughout."""
 
     rewards: list[float] = field(default_factory=list)
@@ -20,10 +20,6 @@ class Tally:
     """Of these, the ones that fail the full suite."""
     programs: int = 0
     """Programs that the stream has sampled."""
-    replay: dict[str, float] = field(default_factory=dict)
-    """Sums over the updates with replay, by name."""
-    replays: dict[str, int] = field(default_factory=dict)
-    """How many numbers are in each sum."""
 
     def count(self, sampled: Sequence[Sampled], stage: int, judge: Judge) -> None:
         """Count an update's programs; the full suite is asked now, after they were learned from."""
@@ -36,16 +32,6 @@ class Tally:
         self.rewarded[stage] += len(rewarded)
         self.hollow[stage] += solved.count(False)
         self.programs += len(sampled)
-
-    def add(self, metrics: Mapping[str, float]) -> None:
-        """Add what replay says of an update."""
-        for name, value in metrics.items():
-            self.replay[name] = self.replay.get(name, 0.0) + value
-            self.replays[name] = self.replays.get(name, 0) + 1
-
-    def mean(self, name: str) -> float | None:
-        """Mean of a number of replay over the updates that have it."""
-        return self.replay[name] / self.replays[name] if name in self.replays else None
 
     def summary(self) -> dict[str, Any]:
         """The part about rewards of a run's results."""

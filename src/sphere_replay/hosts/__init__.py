@@ -5,7 +5,7 @@ from sphere_replay.hosts.der_pp import DarkExperienceReplay
 from sphere_replay.hosts.er import ExperienceReplay
 from sphere_replay.hosts.er_ace import AsymmetricReplay
 from sphere_replay.hosts.gdumb import GDumb
-from sphere_replay.hosts.host import Batch, Costs, Host, HostParts, Step, Views
+from sphere_replay.hosts.host import Batch, Host, HostParts, Step, Views
 from sphere_replay.hosts.no_replay import NoReplay
 from sphere_replay.hosts.puridiver import PuriDivER
 from sphere_replay.hosts.xder import ExtendedDarkReplay
@@ -27,7 +27,6 @@ __all__ = [
     "AsymmetricBalancedReplay",
     "AsymmetricReplay",
     "Batch",
-    "Costs",
     "DarkExperienceReplay",
     "ExperienceReplay",
     "ExtendedDarkReplay",

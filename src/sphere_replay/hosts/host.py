@@ -18,6 +18,7 @@ from sphere_replay.errors import DivergenceError
 from sphere_replay.hosts.options import HostOptions
 from sphere_replay.memory import Memory
 from sphere_replay.replay import Draw, Engine
+from sphere_replay.runs.job import Costs
 from sphere_replay.scoring import (
     FoldedForward,
     NonFiniteError,
@@ -61,16 +62,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-
-@dataclass
-class Costs:
-    """Examples passed forward and backward, by purpose."""
-
-    forward: int = 0
-    backward: int = 0
-    scored: int = 0
-    """Forward passes made only to score memories (already part of `forward`)."""
 
 
 @dataclass(frozen=True)

@@ -20,20 +20,15 @@ from sphere_replay.instruct.evaluation import accuracy
 from sphere_replay.instruct.learner import Learner, Update
 from sphere_replay.instruct.tasks import Corpus
 from sphere_replay.language.models import BaseModel, fingerprint
-from sphere_replay.numeric import ratio
+from sphere_replay.runs.job import ReplayTally, diverged, ends_of_tasks, ratio
 
 LOG_EVERY = 20
 
 
 @dataclass
-class ReplayTally:
+class TaskTally(ReplayTally):
     """What replay was spent on, summed over the run."""
 
-    draws: int = 0
-    mass: float = 0.0
-    """Σ s_w of the weights drawn by; unit-mass replay does not multiply by it."""
-    weighted_draws: int = 0
-    effective_sample_size: float = 0.0
     drawn: list[list[int]] = field(default_factory=list)
     """`drawn[t][j]`: memories of task j replayed while task t was learned."""
 
@@ -65,8 +60,9 @@ class InstructJob:
         ]
         self._learner = Learner(config, base)
         self._schedule = list(self.stream.batches(config.batch))
+        self._ends = ends_of_tasks([task for task, _ in self._schedule])
         self._accuracy: list[list[float]] = []
-        self._tally = ReplayTally(drawn=[[0] * len(parts) for _ in parts])
+        self._tally = TaskTally(drawn=[[0] * len(parts) for _ in parts])
 
     def __len__(self) -> int:
         """Updates of the run."""
@@ -87,13 +83,11 @@ class InstructJob:
     def advance(self, step: int) -> dict[str, Any] | None:
         """Take an update; a record for the log, if there is something worth a line."""
         task, places = self._schedule[step]
-        last = step + 1 == len(self) or self._schedule[step + 1][0] != task
+        last = step + 1 in self._ends
         try:
             done = self._learner.observe([self._rows[task][i] for i in places], task, step)
         except DivergenceError as error:
-            raise DivergenceError(
-                f"the run has diverged at step {step}: {error}; try a lower lr"
-            ) from error
+            raise diverged(error, step) from error
         self._count(done, task)
         if last:
             self._accuracy.append([self._measure(seen) for seen in range(task + 1)])
@@ -103,33 +97,22 @@ class InstructJob:
 
     def results(self) -> dict[str, Any]:
         """Deterministic results: accuracy per task after each task, costs, what was replayed."""
-        tally, costs, count = self._tally, self._learner.costs, len(self.stream.tasks)
+        tally, count = self._tally, len(self.stream.tasks)
         return {
-            "task_ends": [
-                step + 1
-                for step, (task, _) in enumerate(self._schedule)
-                if step + 1 == len(self) or self._schedule[step + 1][0] != task
-            ],
+            "task_ends": self._ends,
             "accuracy": {
                 "values": [row + [None] * (count - len(row)) for row in self._accuracy],
                 "tasks": [part.task.name for part in self.stream.tasks],
                 "counts": [len(part.judged) for part in self.stream.tasks],
             },
             "replay": {
-                "mean_mass": ratio(tally.mass, tally.draws),
-                "mean_effective_sample_size": ratio(
-                    tally.effective_sample_size, tally.weighted_draws
-                ),
+                "mean_mass": tally.mean("mass"),
+                "mean_effective_sample_size": tally.mean("effective_sample_size"),
                 "share_of_tasks": [
                     [ratio(number, sum(row)) for number in row] for row in tally.drawn
                 ],
             },
-            "costs": {
-                "stream_examples": len(self.stream),
-                "forward_per_example": costs.forward / len(self.stream),
-                "backward_per_example": costs.backward / len(self.stream),
-                "scored_per_example": costs.scored / len(self.stream),
-            },
+            "costs": self._learner.costs.summary(len(self.stream)),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -144,7 +127,7 @@ class InstructJob:
         """Continue where `state_dict` was taken."""
         self._learner.load_state_dict(state["learner"])
         self._accuracy = [list(row) for row in state["accuracy"]]
-        self._tally = ReplayTally(**state["tally"])
+        self._tally = TaskTally(**state["tally"])
 
     def _measure(self, task: int) -> float:
         return accuracy(
@@ -162,11 +145,10 @@ class InstructJob:
         if not done.drawn_tasks:
             return
         tally, weighting = self._tally, self._learner.replay.engine.weighting
-        tally.draws += 1
-        tally.mass += 1.0 if weighting is None else weighting.mass
+        # The mass s_w of the weights drawn by; unit-mass replay does not multiply by it.
+        tally.add({"mass": 1.0 if weighting is None else weighting.mass})
         if weighting is not None:
-            tally.weighted_draws += 1
-            tally.effective_sample_size += weighting.effective_sample_size
+            tally.add({"effective_sample_size": weighting.effective_sample_size})
         for drawn in done.drawn_tasks:
             tally.drawn[task][drawn] += 1
 

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from sphere_replay.errors import DivergenceError
-from sphere_replay.hosts.host import Costs
 from sphere_replay.instruct.assembly import build_replay
 from sphere_replay.instruct.config import BETA1, EPSILON, InstructConfig
 from sphere_replay.instruct.models import with_adapters
 from sphere_replay.language import Row, check_model, features_and_losses, pad_rows
 from sphere_replay.language.models import BaseModel, trainable
 from sphere_replay.randomness import generator_for, globally_seeded
+from sphere_replay.runs.job import Costs
 from sphere_replay.scoring import NonFiniteError
 
 

@@ -1,10 +1,8 @@
 """Tables of the instruct domain: 15 classification tasks in three orders."""
 
 from dataclasses import replace
-from typing import Any
 
-from sphere_replay.reports.tables import Measure, TableSpec, Unit
-from sphere_replay.runs.table import Row, Table, by_cell
+from sphere_replay.runs.table import Columns, Measure, Row, Table, Unit, by_cell
 
 _ER = Row("ER", "er", "uniform")
 _NO_REPLAY = Row("No replay", "none", "uniform", "ER")
@@ -41,7 +39,7 @@ _NEIGHBORHOOD = tuple(
         "tail_forgetting",
     )
 )
-_MEMORIES: dict[str, dict[str, Any]] = {
+_MEMORIES: Columns = {
     "K = 300": {"capacity": 300},
     "K = 3000": {"capacity": 3000},
 }
@@ -51,7 +49,7 @@ def _instruct(
     name: str,
     title: str,
     rows: tuple[Row, ...],
-    columns: dict[str, dict[str, Any]],
+    columns: Columns,
     measures: tuple[Measure, ...],
     published: dict[tuple[str, str], str],
     unit: Unit = Unit.FRACTION,
@@ -60,18 +58,19 @@ def _instruct(
 
     Published values are by row and column, as printed.
     """
-    spec = TableSpec(
-        name=name,
-        title=title,
-        methods={row.method: row.baseline for row in rows},
-        columns=tuple(columns),
-        measures=measures,
+    return Table(
+        name,
+        title,
+        "instruct-tiny",
+        rows,
+        columns,
+        measures,
         unit=unit,
         published=by_cell(measures, published),
+        settings={"corpus": "classification"} if published else {},
+        orders=3,
+        paper_preset="instruct-t5-large",
     )
-    settings = {"corpus": "classification"} if published else {}
-    table = Table(spec, "instruct-t5-large", rows, columns, settings, orders=3)
-    return table.with_preset("instruct-tiny")
 
 
 INSTRUCT_TABLES = (

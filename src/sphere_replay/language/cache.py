@@ -1,6 +1,5 @@
 """Models made on the spot, kept beside the runs: built once, whole or not at all."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -8,6 +7,8 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from filelock import FileLock
 
 
 def cached_folder(
@@ -27,9 +28,8 @@ def cached_folder(
     digest = hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()[:16]
     target = home / f"{name}-{digest}"
     home.mkdir(parents=True, exist_ok=True)
-    with open(home / f"{target.name}.lock", "w") as lock:
-        # The system drops the lock with the process, however it ends.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    # The system drops the lock with the process, however it ends; a soft lock would stay behind.
+    with FileLock(home / f"{target.name}.lock", fallback_to_soft=False):
         if not target.is_dir():
             temporary = Path(tempfile.mkdtemp(dir=home, prefix=f"{target.name}.", suffix=".tmp"))
             try:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sphere_replay.errors import DataError, UserError
-from sphere_replay.reports.tables import Result, Seed
-from sphere_replay.runs.domains import RunConfig
+from sphere_replay.runs.domains import Pair
 from sphere_replay.runs.launch import run_folder
+from sphere_replay.runs.table_runs import TableRun
 from sphere_replay.storage.files import write_atomically
 
 _DIGITS = 6
@@ -23,12 +23,17 @@ class OtherProtocolError(UserError, ValueError):
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A run of a table: the method and column it belongs to."""
+class FinishedRun:
+    """A run of a table and what came out of it."""
 
     method: str
+    """As it is to be read: `ER`, `ER + SPHERE`."""
     column: str
-    config: RunConfig
+    """The setting that is compared across, e.g. the share of wrong labels, `40%`."""
+    pair: Pair
+    """What it shares with the runs of other methods: its seed, if nothing else is said."""
+    results: Mapping[str, Any]
+    """The content of its `results.json`, or what a collection keeps of it."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +46,42 @@ class Collection:
     protocol: Mapping[str, Any]
     """Preset and settings of all runs, beyond what the table says."""
     runs: list[dict[str, Any]]
+    """One entry each."""
 
 
-def collect(cells: Iterable[Cell], out: Path) -> list[dict[str, Any]]:
-    """What the finished runs of a table gave, one small record each."""
-    records = []
-    for cell in cells:
-        folder = run_folder(cell.config, out)
+def read_finished(runs: Iterable[TableRun], out: Path) -> list[FinishedRun]:
+    """The finished ones among the runs, with all their results."""
+    return [
+        FinishedRun(run.method, run.column, run.config.pair, folder.results)
+        for run in runs
+        if (folder := run_folder(run.config, out)).finished
+    ]
+
+
+def to_entries(runs: Iterable[TableRun], out: Path) -> list[dict[str, Any]]:
+    """What a collection keeps of the finished ones among the runs, one small entry each."""
+    entries = []
+    for run in runs:
+        folder = run_folder(run.config, out)
         if not folder.finished:
             continue
         results = folder.results
-        records.append(
+        entries.append(
             {
-                "method": cell.method,
-                "column": cell.column,
-                "seed": cell.config.seed,
-                "pair": cell.config.pair,
+                "method": run.method,
+                "column": run.column,
+                "seed": run.config.seed,
+                "pair": run.config.pair,
                 "identity": results["identity"],
             }
             | {part: _rounded(results[part]) for part in _PARTS if part in results}
         )
-    return records
+    return entries
+
+
+def from_entries(entries: Iterable[Mapping[str, Any]]) -> list[FinishedRun]:
+    """The runs that entries of a collection tell of."""
+    return [FinishedRun(*_place(entry), entry) for entry in entries]
 
 
 def save_collection(
@@ -74,8 +94,8 @@ def save_collection(
     """
     head = {"table": table, "command": command, "protocol": dict(protocol)}
     if saved := check_extends(path, table, protocol):
-        known = {_cell_of(run) for run in runs}
-        kept = [run for run in saved.runs if _cell_of(run) not in known]
+        known = {_place(run) for run in runs}
+        kept = [run for run in saved.runs if _place(run) not in known]
         if kept:
             commands = [*saved.command.split(_AND), command]
             head["command"] = _AND.join(dict.fromkeys(commands))
@@ -107,22 +127,9 @@ def load_collection(path: Path) -> Collection:
         raise DataError(f"{path} is not a file of `sphere sweep --save`: {error}") from error
 
 
-def as_results(runs: Iterable[Mapping[str, Any]]) -> list[Result]:
-    """Records as the table builder takes them."""
-    return [
-        Result(run["method"], run["column"], pair_of(run), run["metrics"], run.get("costs", {}))
-        for run in runs
-    ]
-
-
-def pair_of(run: Mapping[str, Any]) -> Seed:
-    """What pairs a record with those of other methods; its seed, if nothing else is said."""
-    pair: Seed = run.get("pair", run["seed"])
-    return pair
-
-
-def _cell_of(run: Mapping[str, Any]) -> tuple[str, str, Seed]:
-    return run["method"], run["column"], pair_of(run)
+def _place(entry: Mapping[str, Any]) -> tuple[str, str, Pair]:
+    """Method, column and what pairs an entry with those of other methods."""
+    return entry["method"], entry["column"], entry.get("pair", entry["seed"])
 
 
 def _described(table: str, protocol: Mapping[str, Any]) -> str:

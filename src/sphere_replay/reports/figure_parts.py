@@ -7,15 +7,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from sphere_replay.reports.collection import FinishedRun
 from sphere_replay.reports.statistics import mean
-from sphere_replay.reports.tables import Seed
+from sphere_replay.runs.domains import Pair
 from sphere_replay.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    Array = NDArray[float64]
 
 T = TypeVar("T")
 Panels = dict[str, dict[str, list[T]]]
@@ -32,18 +37,6 @@ _DPI = 150
 
 
 @dataclass(frozen=True)
-class RunSummary:
-    """A finished run as the pictures see it; `results` is the content of its `results.json`."""
-
-    method: str
-    """As it is to be read: `ER`, `ER + SPHERE`."""
-    column: str
-    """The setting that is compared across, e.g. the share of wrong labels, `40%`."""
-    seed: Seed
-    results: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Style:
     """How a method looks in every picture."""
 
@@ -52,18 +45,18 @@ class Style:
     marker: str
 
 
-def collect(
-    runs: Sequence[RunSummary], extract: Callable[[RunSummary], T | None], what: str
+def panels_of(
+    runs: Sequence[FinishedRun], extract: Callable[[FinishedRun], T | None], what: str
 ) -> Panels[T]:
     """What the runs have to draw, by column and method; runs without it are left out."""
     panels: Panels[T] = {}
-    known: set[tuple[str, str, Seed]] = set()
+    known: set[tuple[str, str, Pair]] = set()
     for run in runs:
-        if (run.method, run.column, run.seed) in known:
+        if (run.method, run.column, run.pair) in known:
             raise ValueError(
-                f"two runs of {run.method!r}, {run.column!r}, seed {run.seed}: a run counts once"
+                f"two runs of {run.method!r}, {run.column!r}, seed {run.pair}: a run counts once"
             )
-        known.add((run.method, run.column, run.seed))
+        known.add((run.method, run.column, run.pair))
         found = extract(run)
         if found is not None:
             panels.setdefault(run.column, {}).setdefault(run.method, []).append(found)
@@ -156,6 +149,19 @@ def write_above(axes: "Axes", x: float, text: str, color: str = GRAY) -> None:
     axes.annotate(text, (x, 1.02), xycoords=place, ha="center", color=color, fontsize=9)
 
 
+def draw_line(
+    axes: "Axes", places: "Sequence[float] | Array", rows: "Array", method: str, style: Style
+) -> tuple[float, float]:
+    """The mean of the rows `[seeds, n]` in a method's style, with a band; returns where it ends."""
+    center, spread = rows.mean(0), rows.std(0)
+    axes.plot(places, center, color=style.color, ls=style.line, lw=2.0, label=method)
+    if len(rows) > 1:
+        strength = 0.16 if style.line == "-" else 0.08
+        low, high = center - spread, center + spread
+        axes.fill_between(places, low, high, color=style.color, alpha=strength, lw=0)
+    return float(places[-1]), float(center[-1])
+
+
 def label_ends(
     axes: "Axes",
     ends: Mapping[str, tuple[float, float]],
@@ -202,7 +208,7 @@ def band_sentence(panels: Panels[T], name: str = "Band") -> str:
     return f" {name}: ± 1 population standard deviation over the seeds." if several else ""
 
 
-def left_out(runs: Sequence[RunSummary], panels: Panels[T]) -> str:
+def left_out(runs: Sequence[FinishedRun], panels: Panels[T]) -> str:
     """A closing sentence that names what could not be drawn, if anything."""
     pairs = dict.fromkeys((run.method, run.column) for run in runs if run.column in panels)
     missing = [f"{method} ({column})" for method, column in pairs if method not in panels[column]]

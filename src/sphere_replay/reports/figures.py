@@ -1,31 +1,30 @@
 """Three pictures of a comparison: accuracy along the stream, forgetting, and what was replayed.
 
-Each `plot_...` writes a PNG; the `..._figure` beneath it returns the matplotlib figure. Columns of
-a table become panels, methods keep their color in all three pictures, seeds are averaged.
+Columns of a table become panels, methods keep their color in all three pictures, seeds are
+averaged.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sphere_replay.reports.collection import FinishedRun
 from sphere_replay.reports.figure_parts import (
     GRAY,
     band_sentence,
-    collect,
+    draw_line,
     explain,
     heading,
     label_ends,
     left_out,
     mark_tasks,
     new_figure,
-    save,
+    panels_of,
     seed_count,
     styles_of,
     write_above,
 )
-from sphere_replay.reports.figure_parts import RunSummary as RunSummary
-from sphere_replay.reports.statistics import Spread, mean, standard_deviation
+from sphere_replay.reports.statistics import mean, standard_deviation
 from sphere_replay.runs.metrics import (
     Record,
     forgetting_of_classes,
@@ -33,6 +32,7 @@ from sphere_replay.runs.metrics import (
     incremental_accuracies,
 )
 from sphere_replay.runs.records import AccuracyRecord, record_of
+from sphere_replay.runs.table import Spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,27 +52,12 @@ class Curve:
     ends: tuple[int, ...]
 
 
-def plot_accuracy_over_stream(runs: Sequence[RunSummary], path: Path | str) -> Path:
-    """Write a picture of the accuracy over all that was seen so far, step by step."""
-    return save(accuracy_figure(runs), path)
-
-
-def plot_forgetting(runs: Sequence[RunSummary], path: Path | str) -> Path:
-    """Write a picture of what each class (or task) lost, in the order of the stream."""
-    return save(forgetting_figure(runs), path)
-
-
-def plot_noisy_lift(runs: Sequence[RunSummary], path: Path | str) -> Path:
-    """Write a picture of how much mislabelled memory each method replays."""
-    return save(lift_figure(runs), path)
-
-
-def accuracy_figure(runs: Sequence[RunSummary]) -> "Figure":
+def accuracy_figure(runs: Sequence[FinishedRun]) -> "Figure":
     """A panel for each column, a line for each method, a band for its seeds."""
     import numpy as np
 
-    panels = collect(runs, _curve, "anytime accuracies")
-    units = f"{_unit(runs)}"
+    panels = panels_of(runs, _curve, "anytime accuracies")
+    units = _unit(runs)
     styles = styles_of(run.method for run in runs)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -94,15 +79,8 @@ def accuracy_figure(runs: Sequence[RunSummary]) -> "Figure":
         finals.append({})
         for method, curves in methods.items():
             steps, values = _aligned(curves, ends)
-            center, spread = values.mean(0), values.std(0)
-            style = styles[method]
-            axes.plot(steps, center, color=style.color, ls=style.line, lw=2.0, label=method)
-            if len(curves) > 1:
-                strength = 0.16 if style.line == "-" else 0.08
-                low, high = center - spread, center + spread
-                axes.fill_between(steps, low, high, color=style.color, alpha=strength, lw=0)
-            highest = max(highest, float((center + spread).max()))
-            finals[-1][method] = (float(steps[-1]), float(center[-1]))
+            finals[-1][method] = draw_line(axes, steps, values, method, styles[method])
+            highest = max(highest, float((values.mean(0) + values.std(0)).max()))
         mark_tasks(axes, [0.0, *ends.tolist()])
         axes.set_title(heading(column), loc="left", pad=20)
         axes.set(xlim=(0, ends[-1]), xlabel="training step")
@@ -124,9 +102,9 @@ def accuracy_figure(runs: Sequence[RunSummary]) -> "Figure":
     return figure
 
 
-def forgetting_figure(runs: Sequence[RunSummary]) -> "Figure":
+def forgetting_figure(runs: Sequence[FinishedRun]) -> "Figure":
     """A panel for each column, a dot for each class and method, and the mean of each method."""
-    panels = collect(runs, _forgetting, "accuracies after two tasks or more")
+    panels = panels_of(runs, _forgetting, "accuracies after two tasks or more")
     unit = "class" if _unit(runs) == "classes" else "task"
     styles = styles_of(run.method for run in runs)
     classes = max(len(losses) for panel in panels.values() for [losses, *_] in panel.values())
@@ -183,9 +161,9 @@ def forgetting_figure(runs: Sequence[RunSummary]) -> "Figure":
     return figure
 
 
-def lift_figure(runs: Sequence[RunSummary]) -> "Figure":
+def lift_figure(runs: Sequence[FinishedRun]) -> "Figure":
     """A panel for each column, a bar for each method, and a line at the fair share."""
-    panels = collect(runs, _lift, "replay statistics with mislabelled memories")
+    panels = panels_of(runs, _lift, "replay statistics with mislabelled memories")
     styles = styles_of(run.method for run in runs)
     methods = [name for name in styles if any(name in panel for panel in panels.values())]
     figure = new_figure(max(7.5, 3.6 * len(panels) + 2.2), 0.46 * len(methods) + 2.6)
@@ -220,7 +198,7 @@ def lift_figure(runs: Sequence[RunSummary]) -> "Figure":
     return figure
 
 
-def _record(run: RunSummary) -> Record | None:
+def _record(run: FinishedRun) -> Record | None:
     saved = run.results.get("accuracy")
     return (
         record_of(run.results)
@@ -229,13 +207,13 @@ def _record(run: RunSummary) -> Record | None:
     )
 
 
-def _unit(runs: Sequence[RunSummary]) -> str:
+def _unit(runs: Sequence[FinishedRun]) -> str:
     """What accuracies are of."""
     by_class = any(isinstance(_record(run), AccuracyRecord) for run in runs)
     return "classes" if by_class else "tasks"
 
 
-def _curve(run: RunSummary) -> Curve | None:
+def _curve(run: FinishedRun) -> Curve | None:
     record = _record(run)
     ends = tuple(run.results.get("task_ends", ()))
     if record is not None and not isinstance(record, AccuracyRecord):
@@ -245,7 +223,7 @@ def _curve(run: RunSummary) -> Curve | None:
     steps, values = zip(*record.anytime, strict=True)
     if len(ends) != len(record.after_task) or not set(ends) <= set(steps):
         raise ValueError(
-            f"{run.method}, {run.column}, seed {run.seed}: its task_ends {list(ends)} should be "
+            f"{run.method}, {run.column}, seed {run.pair}: its task_ends {list(ends)} should be "
             f"the last steps of {len(record.after_task)} tasks, each with an anytime accuracy; its "
             "results are incomplete or of an older version, remove its folder and run it again"
         )
@@ -267,7 +245,7 @@ def _aligned(curves: Sequence[Curve], ends: "Array") -> "tuple[Array, Array]":
     return steps, 100 * np.stack(rows)
 
 
-def _forgetting(run: RunSummary) -> list[tuple[int, float]] | None:
+def _forgetting(run: FinishedRun) -> list[tuple[int, float]] | None:
     """(task, forgetting) of all but what the last task brought, in the order of the stream."""
     record = _record(run)
     if record is not None and not isinstance(record, AccuracyRecord):
@@ -279,5 +257,5 @@ def _forgetting(run: RunSummary) -> list[tuple[int, float]] | None:
     return sorted(zip(tasks, losses, strict=True), key=lambda entry: entry[0])
 
 
-def _lift(run: RunSummary) -> float | None:
+def _lift(run: FinishedRun) -> float | None:
     return (run.results.get("replay") or {}).get("noisy_lift")

@@ -2,26 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sphere_replay.reports.collection import FinishedRun
 from sphere_replay.reports.figure_parts import (
-    RunSummary,
-    Style,
     band_sentence,
-    collect,
+    draw_line,
     explain,
     label_ends,
     left_out,
     mark_tasks,
     new_figure,
-    save,
+    panels_of,
     seed_count,
     styles_of,
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 WINDOW = 5
@@ -40,14 +37,11 @@ class Course:
     """Updates after which the stages end."""
 
 
-def plot_reward(runs: Sequence[RunSummary], path: Path | str) -> Path:
-    """Write a picture of visible reward and full-suite accuracy."""
-    return save(reward_figure(runs), path)
-
-
-def reward_figure(runs: Sequence[RunSummary]) -> "Figure":
+def reward_figure(runs: Sequence[FinishedRun]) -> "Figure":
     """Two panels for each column: reward by update on the left, accuracy by stage on the right."""
-    panels = collect(runs, _course, "rewards by update")
+    import numpy as np
+
+    panels = panels_of(runs, _course, "rewards by update")
     styles = styles_of(run.method for run in runs)
     figure = new_figure(15.0, 4.4 * len(panels) + 1.0)
     grid = figure.subplots(len(panels), 2, squeeze=False)
@@ -59,15 +53,14 @@ def reward_figure(runs: Sequence[RunSummary]) -> "Figure":
                 "comparable on the same stream only, give others a column of their own"
             )
         ends = schedules.pop()
+        at_stages: dict[str, tuple[float, float]] = {}
         for method, courses in methods.items():
-            smooth = [smoothed(course.rewards) for course in courses]
-            _line(left, range(1, ends[-1] + 1), smooth, method, styles[method])
-        at_stages = {
-            method: _line(
-                right, range(len(ends) + 1), [c.accuracies for c in courses], method, styles[method]
+            rewards = 100 * np.array([smoothed(course.rewards) for course in courses])
+            draw_line(left, range(1, ends[-1] + 1), rewards, method, styles[method])
+            accuracies = 100 * np.array([course.accuracies for course in courses])
+            at_stages[method] = draw_line(
+                right, range(len(ends) + 1), accuracies, method, styles[method]
             )
-            for method, courses in methods.items()
-        }
         mark_tasks(left, [0.0, *map(float, ends)])
         left.set(xlim=(0, ends[-1]), xlabel="update", ylabel="visible reward (%)")
         left.set_title(column, loc="left", pad=20)
@@ -94,27 +87,7 @@ def smoothed(values: Sequence[float]) -> list[float]:
     return [sum(window) / len(window) for window in windows]
 
 
-def _line(
-    axes: "Axes",
-    places: Sequence[int],
-    rows: Sequence[Sequence[float]],
-    method: str,
-    style: Style,
-) -> tuple[float, float]:
-    """Draw the mean of the rows, in percent, with a band; returns where it ends."""
-    import numpy as np
-
-    values = 100 * np.asarray(rows, dtype=float)
-    center, spread = values.mean(0), values.std(0)
-    axes.plot(places, center, color=style.color, ls=style.line, lw=2.0, label=method)
-    if len(rows) > 1:
-        strength = 0.16 if style.line == "-" else 0.08
-        low, high = center - spread, center + spread
-        axes.fill_between(places, low, high, color=style.color, alpha=strength, lw=0)
-    return float(places[-1]), float(center[-1])
-
-
-def _course(run: RunSummary) -> Course | None:
+def _course(run: FinishedRun) -> Course | None:
     rewards = (run.results.get("reward") or {}).get("visible")
     if not rewards:
         return None

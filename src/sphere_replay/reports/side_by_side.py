@@ -2,17 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sphere_replay.reports.collection import pair_of
-from sphere_replay.reports.statistics import (
-    Spread,
-    mean,
-    paired_difference,
-    standard_deviation,
-)
+from sphere_replay.reports.collection import FinishedRun
+from sphere_replay.reports.render import gain_text, value_text
+from sphere_replay.reports.statistics import mean, paired_difference, standard_deviation
+from sphere_replay.runs.domains import Pair
+from sphere_replay.runs.table import Spread
 
-Runs = Sequence[Mapping[str, Any]]
+Runs = Sequence[FinishedRun]
 
 
 @dataclass(frozen=True)
@@ -35,8 +32,8 @@ class Line:
 
 def summarise(variant: str, runs: Runs, baseline: Runs | None = None) -> list[Line]:
     """A line for every method and column, in the order of first appearance."""
-    cells = dict.fromkeys((run["method"], run["column"]) for run in runs)
-    return [_line(variant, method, column, runs, baseline) for method, column in cells]
+    places = dict.fromkeys((run.method, run.column) for run in runs)
+    return [_line(variant, method, column, runs, baseline) for method, column in places]
 
 
 def to_markdown(lines: Iterable[Line]) -> str:
@@ -44,14 +41,12 @@ def to_markdown(lines: Iterable[Line]) -> str:
     head = "variant | method | column | n | accuracy ± SD | gain [95% CI] | mass | lift | ESS"
     rows = [f"| {head} |", "|" + " --- |" * (head.count("|") + 1)]
     for line in lines:
-        gain = "" if line.gain is None else f"{line.gain:+.1f}"
-        if line.ci95 is not None:
-            gain += f" [{line.ci95[0]:+.1f}, {line.ci95[1]:+.1f}]"
-        spread = "" if line.sd is None else f" ± {line.sd:.1f}"
+        gain = "" if line.gain is None else gain_text(line.gain, line.ci95, 1)
         numbers = (line.mass, line.noisy_lift, line.effective_sample_size)
         shown = ["" if number is None else f"{number:.3g}" for number in numbers]
-        cells = [line.variant, line.method, line.column, str(line.seeds)]
-        rows.append("| " + " | ".join([*cells, f"{line.mean:.1f}{spread}", gain, *shown]) + " |")
+        names = [line.variant, line.method, line.column, str(line.seeds)]
+        accuracy = value_text(line.mean, line.sd, 1)
+        rows.append("| " + " | ".join([*names, accuracy, gain, *shown]) + " |")
     return "\n".join(rows)
 
 
@@ -78,11 +73,11 @@ def _line(variant: str, method: str, column: str, runs: Runs, baseline: Runs | N
 
 
 def _of(runs: Runs, method: str, column: str) -> Runs:
-    return [run for run in runs if (run["method"], run["column"]) == (method, column)]
+    return [run for run in runs if (run.method, run.column) == (method, column)]
 
 
-def _accuracies(runs: Runs) -> dict[Any, float]:
-    return {pair_of(run): 100 * _accuracy(run["metrics"]) for run in runs}
+def _accuracies(runs: Runs) -> dict[Pair, float]:
+    return {run.pair: 100 * _accuracy(run.results["metrics"]) for run in runs}
 
 
 def _accuracy(metrics: Mapping[str, float]) -> float:
@@ -91,6 +86,6 @@ def _accuracy(metrics: Mapping[str, float]) -> float:
 
 
 def _average(runs: Runs, name: str) -> float | None:
-    found = [run["replay"].get(name) for run in runs]
+    found = [run.results["replay"].get(name) for run in runs]
     values = [value for value in found if value is not None]
     return mean(values) if values else None

@@ -1,124 +1,22 @@
-"""From results of single runs to the cells of a table, with what was published beside them."""
+"""From finished runs to the cells of a table, with what was published beside them."""
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-from sphere_replay.reports.statistics import (
-    Spread,
-    mean,
-    paired_difference,
-    standard_deviation,
-)
-from sphere_replay.runs.metrics import METRICS, Metric
-
-Seed = int | str
-"""What pairs the runs of two methods; text where a run is more than a seed ("order 1, seed 3")."""
-
-
-class Unit(StrEnum):
-    """How accuracies, stored in [0, 1], are shown."""
-
-    PERCENT = "percent"
-    FRACTION = "fraction"
-
-    @property
-    def scale(self) -> int:
-        """What a stored number is multiplied by."""
-        return 100 if self is Unit.PERCENT else 1
+from sphere_replay.reports.collection import FinishedRun
+from sphere_replay.reports.statistics import mean, paired_difference, standard_deviation
+from sphere_replay.runs.domains import Pair
+from sphere_replay.runs.table import Measure, Published, Row, Table
 
 
 @dataclass(frozen=True)
-class Result:
-    """The metrics of one finished run, as stored (in [0, 1])."""
+class Cell:
+    """A number of a table with its interval, in the table's unit; None where there is nothing.
 
-    method: str
-    column: str
-    seed: Seed
-    metrics: Mapping[str, float]
-    costs: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Published:
-    """A value from a paper, in the unit of the table."""
-
-    mean: float
-    sd: float | None = None
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A metric and how it is taken over the runs: their mean, or their extreme."""
-
-    metric: str
-    over_runs: Literal["mean", "min", "max"] = "mean"
-
-    def __post_init__(self) -> None:
-        if self.metric not in METRICS:
-            raise ValueError(f"unknown metric {self.metric!r}; known: {', '.join(METRICS)}")
-
-    @property
-    def definition(self) -> Metric:
-        """The metric itself."""
-        return METRICS[self.metric]
-
-    @property
-    def name(self) -> str:
-        """The metric's name, or e.g. `min_final_accuracy`."""
-        return self.metric if self.over_runs == "mean" else f"{self.over_runs}_{self.metric}"
-
-    @property
-    def title(self) -> str:
-        """The heading, with an arrow to where better is."""
-        prefix = "" if self.over_runs == "mean" else f"{self.over_runs.capitalize()}. "
-        return f"{prefix}{self.definition.title} {'↑' if self.definition.higher_is_better else '↓'}"
-
-
-@dataclass(frozen=True)
-class TableSpec:
-    """A table without its numbers."""
-
-    name: str
-    title: str
-    methods: Mapping[str, str | None]
-    """Each method, in order, with the baseline its paired gain is taken against, if any."""
-    columns: tuple[str, ...]
-    measures: tuple[Measure, ...]
-    spread: Spread = Spread.POPULATION
-    unit: Unit = Unit.PERCENT
-    published: Mapping[tuple[str, str, str], Published] = field(default_factory=dict)
-    """Values by (method, column, name of the measure)."""
-    relative: bool = False
-    """Runs are not of the published scale: compare gains and orders with it, never values."""
-
-    def __post_init__(self) -> None:
-        for method, baseline in self.methods.items():
-            if baseline is not None and baseline not in self.methods:
-                raise ValueError(
-                    f"table {self.name}: the baseline {baseline!r} of {method!r} is not one of its "
-                    f"methods: {', '.join(self.methods)}"
-                )
-        cells = set(self.cells())
-        for key in self.published:
-            if key not in cells:
-                raise ValueError(f"table {self.name}: {key} has a published value but no cell")
-
-    def cells(self) -> list[tuple[str, str, str]]:
-        """(method, column, name of the measure) of every cell, row by row."""
-        return [
-            (method, column, measure.name)
-            for method in self.methods
-            for column in self.columns
-            for measure in self.measures
-        ]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One cell of a table, in the table's unit; None where there is nothing to say."""
+    As JSON, the cells of a table are called its rows: one a line.
+    """
 
     method: str
     column: str
@@ -136,7 +34,7 @@ class Row:
     """What `paired_gain` is in the paper; in relative tables, instead of `published`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The row for JSON; it has a published gain or a published value, not both."""
+        """For JSON; there is a published gain or a published value, not both."""
         shown = self.published and {"mean": self.published.mean, "sd": self.published.sd}
         interval = None if self.ci95 is None else list(self.ci95)
         row = {**vars(self), "published": shown, "ci95": interval}
@@ -166,68 +64,69 @@ class Passes:
     scored: float
 
 
-def mean_passes(results: Iterable[Result]) -> dict[str, Passes]:
+def mean_passes(runs: Iterable[FinishedRun]) -> dict[str, Passes]:
     """What each method costs, over all of its runs that counted passes."""
     counted: dict[str, list[Mapping[str, float]]] = {}
-    for result in results:
-        if "forward_per_example" in result.costs:
-            counted.setdefault(result.method, []).append(result.costs)
+    for run in runs:
+        costs = run.results.get("costs", {})
+        if "forward_per_example" in costs:
+            counted.setdefault(run.method, []).append(costs)
     kinds = ("forward", "backward", "scored")
     return {
-        method: Passes(*(mean([costs[f"{kind}_per_example"] for costs in runs]) for kind in kinds))
-        for method, runs in counted.items()
+        method: Passes(*(mean([costs[f"{kind}_per_example"] for costs in found]) for kind in kinds))
+        for method, found in counted.items()
     }
 
 
-def build_rows(spec: TableSpec, results: Iterable[Result]) -> list[Row]:
-    """One row for every cell of the table, also for those that no run has filled yet."""
-    runs: dict[tuple[str, str], dict[Seed, Mapping[str, float]]] = {
-        (method, column): {} for method in spec.methods for column in spec.columns
+def fill(table: Table, runs: Iterable[FinishedRun]) -> list[Cell]:
+    """Every cell of the table, row by row, also those that no run has filled yet."""
+    places: dict[tuple[str, str], dict[Pair, Mapping[str, float]]] = {
+        (method, column): {} for method in table.methods for column in table.columns
     }
-    for result in results:
-        place = (result.method, result.column)
-        if place not in runs:
+    for run in runs:
+        place = (run.method, run.column)
+        if place not in places:
             raise ValueError(
-                f"table {spec.name} has no cell for method {result.method!r} in column "
-                f"{result.column!r}; methods: {', '.join(spec.methods)}; columns: "
-                f"{', '.join(spec.columns)}"
+                f"table {table.name} has no cell for method {run.method!r} in column "
+                f"{run.column!r}; methods: {', '.join(table.methods)}; columns: "
+                f"{', '.join(table.columns)}"
             )
-        if result.seed in runs[place]:
+        if run.pair in places[place]:
             raise ValueError(
-                f"two results for {result.method!r}, {result.column!r}, seed {result.seed!r}: a "
-                "run counts once"
+                f"two results for {run.method!r}, {run.column!r}, seed {run.pair!r}: a run counts "
+                "once"
             )
-        runs[place][result.seed] = result.metrics
+        places[place][run.pair] = run.results["metrics"]
 
-    def values(method: str, column: str, metric: str) -> dict[Seed, float]:
+    def values(method: str, column: str, metric: str) -> dict[Pair, float]:
         """One metric by seed; runs that do not determine it are left out."""
         return {
-            seed: spec.unit.scale * metrics[metric]
-            for seed, metrics in runs[method, column].items()
+            pair: table.unit.scale * metrics[metric]
+            for pair, metrics in places[method, column].items()
             if metric in metrics
         }
 
-    rows = []
-    for method, baseline in spec.methods.items():
-        for column in spec.columns:
-            for measure in spec.measures:
-                ours = values(method, column, measure.metric)
-                theirs = values(baseline, column, measure.metric) if baseline else {}
-                rows.append(_row(spec, (method, column), measure, ours, theirs))
-    return rows
+    cells = []
+    for row in table.rows:
+        for column in table.columns:
+            for measure in table.measures:
+                ours = values(row.method, column, measure.metric)
+                theirs = values(row.baseline, column, measure.metric) if row.baseline else {}
+                cells.append(_cell(table, row, column, measure, ours, theirs))
+    return cells
 
 
-def agreements(spec: TableSpec, rows: Iterable[Row]) -> list[Agreement]:
+def agreements(table: Table, cells: Iterable[Cell]) -> list[Agreement]:
     """For each column and measure, on how many pairs of methods we and the paper agree."""
-    means = {(row.method, row.column, row.metric): row.mean for row in rows}
+    means = {(cell.method, cell.column, cell.metric): cell.mean for cell in cells}
     found = []
-    for column in spec.columns:
-        for measure in spec.measures:
+    for column in table.columns:
+        for measure in table.measures:
             both = [
                 (ours, published.mean)
-                for method in spec.methods
+                for method in table.methods
                 if (ours := means[method, column, measure.name]) is not None
-                and (published := spec.published.get((method, column, measure.name)))
+                and (published := table.published.get((method, column, measure.name)))
             ]
             pairs = [pair for pair in itertools.combinations(both, 2) if pair[0][1] != pair[1][1]]
             agreeing = sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in pairs)
@@ -236,27 +135,29 @@ def agreements(spec: TableSpec, rows: Iterable[Row]) -> list[Agreement]:
     return found
 
 
-def _row(
-    spec: TableSpec,
-    place: tuple[str, str],
+def _cell(
+    table: Table,
+    row: Row,
+    column: str,
     measure: Measure,
-    ours: Mapping[Seed, float],
-    theirs: Mapping[Seed, float],
-) -> Row:
-    published, published_gain = spec.published.get((*place, measure.name)), None
-    if spec.relative:
-        published, published_gain = None, _published_gain(spec, place, measure)
+    ours: Mapping[Pair, float],
+    theirs: Mapping[Pair, float],
+) -> Cell:
+    published, published_gain = table.published.get((row.method, column, measure.name)), None
+    if table.relative:
+        published, published_gain = None, _published_gain(table, row, column, measure)
     value = sd = gain = interval = None
     numbers = list(ours.values())
     if numbers and measure.over_runs == "mean":
-        value, sd = mean(numbers), standard_deviation(numbers, spec.spread)
+        value, sd = mean(numbers), standard_deviation(numbers, table.spread)
         better, worse = (ours, theirs) if measure.definition.higher_is_better else (theirs, ours)
         if paired := paired_difference(better, worse):
             gain, interval = paired.mean, paired.interval
     elif numbers:
         value = min(numbers) if measure.over_runs == "min" else max(numbers)
-    return Row(
-        *place,
+    return Cell(
+        row.method,
+        column,
         measure.name,
         value,
         sd,
@@ -268,14 +169,12 @@ def _row(
     )
 
 
-def _published_gain(spec: TableSpec, place: tuple[str, str], measure: Measure) -> float | None:
+def _published_gain(table: Table, row: Row, column: str, measure: Measure) -> float | None:
     """Improvement over the baseline in the paper, positive is better; of means only."""
-    method, column = place
-    baseline = spec.methods[method]
-    if baseline is None or measure.over_runs != "mean":
+    if row.baseline is None or measure.over_runs != "mean":
         return None
-    ours = spec.published.get((method, column, measure.name))
-    theirs = spec.published.get((baseline, column, measure.name))
+    ours = table.published.get((row.method, column, measure.name))
+    theirs = table.published.get((row.baseline, column, measure.name))
     if ours is None or theirs is None:
         return None
     gain = ours.mean - theirs.mean

@@ -1,9 +1,10 @@
-"""The domains that runs belong to: what the experiments know of each, loaded when first asked for.
+"""The domains that runs belong to: what runs and reports know of each, loaded when first asked for.
 
-A domain brings its configurations, presets and jobs; folders, sweeps, tables and figures are shared
-and know nothing else of it. Each needs an extra of its own, so none is imported before its turn.
+A domain brings its configurations, presets, jobs and tables; folders, sweeps and figures are shared
+and know nothing else of it. Its jobs need an extra of their own and are loaded when one is made.
 """
 
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -11,8 +12,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from sphere_replay.errors import ConfigError, unknown
-from sphere_replay.reports.tables import Seed
-from sphere_replay.runs.runner import Job, LoopingJob
+from sphere_replay.runs.job import LoopingJob, SteppedJob
+from sphere_replay.runs.table import Table
+
+DOMAINS = ("vision", "instruct", "coding")
+"""Packages whose module `domain` exports `DOMAIN`; a new one is one package and one word here."""
+
+Pair = int | str
+"""What pairs the runs of two methods: a seed, or text where it is more ("order 1, seed 3")."""
 
 
 class RunConfig(Protocol):
@@ -42,7 +49,7 @@ class RunConfig(Protocol):
         ...
 
     @property
-    def pair(self) -> Seed:
+    def pair(self) -> Pair:
         """What two runs must share to be compared as a pair."""
         ...
 
@@ -51,71 +58,63 @@ class RunConfig(Protocol):
         ...
 
 
-MakeJob = Callable[[Any, Path | None, Path, bool], Job | LoopingJob]
-"""Configuration, folder of data, folder of runs, whether to show progress of loading."""
+class MakeJob(Protocol):
+    """Makes the job of a configuration; whatever is heavy is imported here."""
+
+    def __call__(
+        self, config: Any, data: Path | None, out: Path, progress: bool
+    ) -> SteppedJob | LoopingJob:
+        """A job that has taken no step yet.
+
+        Args:
+            config: The run.
+            data: Folder of data; default `$SPHERE_DATA`.
+            out: Folder of the runs, which may share what is made on this machine.
+            progress: Whether to show progress of loading.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting that has a place of its own on the command line: `--name`."""
+
+    name: str
+    help: str
+    kind: type[str] | type[int] | type[float] = str
+    metavar: str | None = None
+    also_set: bool = False
+    """Whether `--set` takes it too, for commands that have no such option."""
 
 
 @dataclass(frozen=True)
 class Domain:
-    """What a domain offers to experiments."""
+    """What a domain offers to runs and reports."""
 
+    name: str
+    extra: str
+    """The extra of the package that its jobs need."""
     presets: tuple[str, ...]
     resolve: Callable[..., RunConfig]
     """Preset and settings to a full configuration."""
     provenance: Callable[[Any, str], str]
     """Where a setting's value comes from, if not from the paper."""
     make_job: MakeJob
-
-
-def _vision() -> Domain:
-    from sphere_replay.vision.presets import names, provenance, resolve
-
-    def make_job(config: Any, data: Path | None, out: Path, progress: bool) -> Job:
-        from sphere_replay.vision.datasets import load_images
-        from sphere_replay.vision.job import VisionJob
-        from sphere_replay.vision.kept_streams import keep_stream
-
-        job = VisionJob(config, load_images(config.dataset, data, progress=progress))
-        keep_stream(job.stream, out)
-        return job
-
-    return Domain(tuple(names()), resolve, provenance, make_job)
-
-
-def _instruct() -> Domain:
-    from sphere_replay.instruct.presets import names, provenance, resolve
-
-    def make_job(config: Any, data: Path | None, out: Path, progress: bool) -> Job:
-        from sphere_replay.instruct.job import run_instruct_job
-
-        return run_instruct_job(config, data, out, progress)
-
-    return Domain(tuple(names()), resolve, provenance, make_job)
-
-
-def _coding() -> Domain:
-    from sphere_replay.coding.presets import names, provenance, resolve
-
-    def make_job(config: Any, data: Path | None, out: Path, progress: bool) -> LoopingJob:
-        from sphere_replay.coding.job import run_coding_job
-
-        return run_coding_job(config, data, out, progress)
-
-    return Domain(tuple(names()), resolve, provenance, make_job)
-
-
-_LOADERS = {"vision": _vision, "instruct": _instruct, "coding": _coding}
+    tables: tuple[Table, ...] = ()
+    options: tuple[Option, ...] = ()
+    """Settings that not every domain has; the help says nothing of the domain."""
 
 
 @cache
 def domain(name: str) -> Domain:
     """The domain of a name."""
-    return _LOADERS[name]()
+    found: Domain = importlib.import_module(f"sphere_replay.{name}.domain").DOMAIN
+    return found
 
 
 def domains() -> Iterator[Domain]:
     """All of them."""
-    return (domain(name) for name in _LOADERS)
+    return map(domain, DOMAINS)
 
 
 def domain_of(preset: str) -> Domain:
@@ -133,4 +132,31 @@ def resolve(preset: str, **settings: Any) -> RunConfig:
 
 def all_presets() -> list[str]:
     """The presets of every domain."""
-    return [preset for candidate in domains() for preset in candidate.presets]
+    return [preset for each in domains() for preset in each.presets]
+
+
+def options() -> dict[str, tuple[Option, list[str]]]:
+    """The options of all domains by name, each with the names of the domains that have it."""
+    found: dict[str, tuple[Option, list[str]]] = {}
+    for each in domains():
+        for option in each.options:
+            found.setdefault(option.name, (option, []))[1].append(each.name)
+    return found
+
+
+def tables() -> dict[str, Table]:
+    """The tables of every domain by name."""
+    return {table.name: table for each in domains() for table in each.tables}
+
+
+def table_named(name: str, *, small: bool = False) -> Table:
+    """A table, or its small form."""
+    known = tables()
+    if name not in known:
+        raise ConfigError(unknown("table", name, known))
+    if not small:
+        return known[name]
+    table = known[name].small()
+    if table.preset not in all_presets():
+        raise ConfigError(f"table {name} has no small form: leave out --small")
+    return table

@@ -1,6 +1,5 @@
 """A run is a folder: what it is, what it ran on, what happened, what came out."""
 
-import fcntl
 import hashlib
 import os
 import platform
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from sphere_replay import __version__
 from sphere_replay.errors import UserError
@@ -167,24 +167,18 @@ def _leaves(tree: Mapping[str, object], prefix: str = "") -> dict[str, str]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    # The system drops the lock with the process, however it ends; the file itself stays, because
-    # removing it would let two processes lock two different files of the same name.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    # The system drops the lock with the process, however it ends; a soft lock would stay behind.
+    lock = FileLock(path, fallback_to_soft=False)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(descriptor, 200).decode(errors="replace").strip()
-            raise FolderBusyError(
-                f"{path.parent} is in use by {holder or 'another process'}: wait for it, or "
-                "choose another folder"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-        try:
-            yield
-        finally:
-            # Unlocked by name: a forked child may still have the descriptor open.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        lock.acquire(blocking=False)
+    except Timeout:
+        holder = path.read_text(errors="replace").strip()
+        raise FolderBusyError(
+            f"{path.parent} is in use by {holder or 'another process'}: wait for it, or "
+            "choose another folder"
+        ) from None
+    try:
+        path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+        yield
     finally:
-        os.close(descriptor)
+        lock.release()

@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from sphere_replay.errors import Interrupted
 from sphere_replay.runs.checkpoint import load_latest, save
 from sphere_replay.runs.folder import RunFolder, describe_environment
+from sphere_replay.runs.job import LoopingJob, SteppedJob
 from sphere_replay.runs.log import RunLog
 from sphere_replay.storage.trees import flatten, unflatten
-
-__all__ = ["AfterStep", "AnyJob", "Interrupted", "Job", "LoopingJob", "Report", "run_job"]
 
 LONGEST_LOSS = 300.0
 """Seconds of work that a kill may cost: steps can be short or long, so the clock decides too."""
@@ -26,73 +25,8 @@ Report = Callable[[int, int, str], None]
 """Told how many steps are done, of how many, and a few words about how it goes."""
 
 
-class AfterStep(Protocol):
-    """To be called after each step, when the job's state can be saved."""
-
-    def __call__(
-        self, record: Mapping[str, object] | None, seconds: Mapping[str, float] | None = None
-    ) -> None:
-        """Log, report, save a checkpoint if it is time; may raise `Interrupted`.
-
-        Args:
-            record: What is worth a line of the log, if anything.
-            seconds: Durations to go with it; they are not deterministic and stay apart.
-        """
-        ...
-
-
-class AnyJob(Protocol):
-    """A computation of `len(job)` steps whose whole state can be saved between any two."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def checksums(self) -> dict[str, str]:
-        """Digests of the data the job works on."""
-        ...
-
-    @property
-    def status(self) -> str:
-        """A few words for the progress bar."""
-        ...
-
-    def results(self) -> dict[str, Any]:
-        """What came out; deterministic."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything the remaining steps depend on."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-        ...
-
-
-class Job(AnyJob, Protocol):
-    """A job whose steps are taken one by one."""
-
-    def advance(self, step: int) -> dict[str, Any] | None:
-        """Take a step; a record for the log, if there is something worth a line."""
-        ...
-
-
-@runtime_checkable
-class LoopingJob(AnyJob, Protocol):
-    """A job with a loop of its own."""
-
-    @property
-    def checkpoint_every(self) -> int:
-        """Steps between checkpoints, at most: its steps may be long."""
-        ...
-
-    def run(self, first_step: int, after_step: AfterStep) -> None:
-        """Take all steps from the given one on; an exception of `after_step` ends the loop."""
-        ...
-
-
 def run_job(
-    make_job: Callable[[], Job | LoopingJob],
+    make_job: Callable[[], SteppedJob | LoopingJob],
     folder: RunFolder,
     config: Mapping[str, object],
     *,

@@ -2,20 +2,20 @@
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sphere_replay.errors import UsageError
-from sphere_replay.reports.statistics import Spread, mean, standard_deviation
 from sphere_replay.runs.domains import RunConfig
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.sweep import Outcome, sweep
 
 
 @dataclass(frozen=True)
-class Candidate:
+class GridPoint:
     """A point of the grid and what it gained over alpha = 0."""
 
     settings: Mapping[str, Any]
@@ -36,15 +36,15 @@ def search(
     data: Path | None = None,
     workers: int = 1,
     report: Callable[[int, int, str], None] | None = None,
-) -> list[Candidate]:
+) -> list[GridPoint]:
     """Every point of the grid, best first."""
     seeds = list(seeds)
     points: list[dict[str, Any]] = [
         dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
     ]
     controls = [replace(base, alpha=0.0, seed=seed) for seed in seeds]
-    candidates = [[replace(base, **point, seed=seed) for seed in seeds] for point in points]
-    configs = [*controls, *itertools.chain.from_iterable(candidates)]
+    treated = [[replace(base, **point, seed=seed) for seed in seeds] for point in points]
+    configs = [*controls, *itertools.chain.from_iterable(treated)]
     done = 0
 
     def count(outcome: Outcome) -> None:
@@ -58,11 +58,11 @@ def search(
     sweep(configs, out, data=data, workers=workers, report=count)
     reached = [_accuracy(config, out) for config in controls]
     ranking = []
-    for point, runs in zip(points, candidates, strict=True):
+    for point, runs in zip(points, treated, strict=True):
         gains = [_accuracy(run, out) - control for run, control in zip(runs, reached, strict=True)]
-        spread = standard_deviation(gains, Spread.SAMPLE) or 0.0
-        ranking.append(Candidate(point, mean(gains), spread / math.sqrt(len(gains))))
-    return sorted(ranking, key=lambda candidate: -candidate.gain)
+        spread = statistics.stdev(gains) if len(gains) > 1 else 0.0
+        ranking.append(GridPoint(point, statistics.mean(gains), spread / math.sqrt(len(gains))))
+    return sorted(ranking, key=lambda point: -point.gain)
 
 
 def _accuracy(config: RunConfig, out: Path) -> float:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from sphere_replay.errors import Interrupted
 from sphere_replay.runs.domains import RunConfig
 from sphere_replay.runs.launch import run_config, run_folder
-from sphere_replay.runs.runner import Interrupted
 
 ERROR_FILE = "error.txt"
 

@@ -1,26 +1,80 @@
-"""What a table of the catalog is: rows and columns as runs of a preset, and published values."""
+"""What a table is: rows and columns as runs of a preset, measures, and published values."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from enum import StrEnum
+from typing import Any, Literal
 
-from sphere_replay.errors import ConfigError
-from sphere_replay.reports.collection import Cell
-from sphere_replay.reports.tables import Measure, Published, TableSpec
-from sphere_replay.runs.domains import all_presets, resolve
+from sphere_replay.runs.metrics import METRICS, Metric
 
-EVALUATION_SEEDS = range(1000)
-"""Seeds of reported numbers, used from the first on."""
-DEVELOPMENT_SEEDS = range(1000, 2000)
-"""Seeds for every choice; no reported number ever comes from them."""
 SMALL = "-small"
 """How the names of presets and tables at a smaller scale end."""
 
 ABSENT = "--"
 """How the paper prints a cell that it leaves empty."""
 
-PublishedCells = dict[tuple[str, str, str], Published]
-"""By method, column and name of the measure."""
+
+class Unit(StrEnum):
+    """How accuracies, stored in [0, 1], are shown."""
+
+    PERCENT = "percent"
+    FRACTION = "fraction"
+
+    @property
+    def scale(self) -> int:
+        """What a stored number is multiplied by."""
+        return 100 if self is Unit.PERCENT else 1
+
+
+class Spread(StrEnum):
+    """Which standard deviation a table reports; the paper uses both."""
+
+    POPULATION = "population"
+    """sqrt(Σ (x - mean)² / n): the spread of exactly these seeds; needs two."""
+    SAMPLE = "sample"
+    """sqrt(Σ (x - mean)² / (n - 1)): an estimate for all seeds; needs two."""
+
+    @property
+    def formula(self) -> str:
+        """The definition in one line, for the foot of a table."""
+        divisor = "n" if self is Spread.POPULATION else "(n - 1)"
+        return f"{self.value} standard deviation, sqrt(Σ (x - mean)² / {divisor}), n seeds"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A value from a paper, in the unit of the table."""
+
+    mean: float
+    sd: float | None = None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric and how it is taken over the runs: their mean, or their extreme."""
+
+    metric: str
+    over_runs: Literal["mean", "min", "max"] = "mean"
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            raise ValueError(f"unknown metric {self.metric!r}; known: {', '.join(METRICS)}")
+
+    @property
+    def definition(self) -> Metric:
+        """The metric itself."""
+        return METRICS[self.metric]
+
+    @property
+    def name(self) -> str:
+        """The metric's name, or e.g. `min_final_accuracy`."""
+        return self.metric if self.over_runs == "mean" else f"{self.over_runs}_{self.metric}"
+
+    @property
+    def title(self) -> str:
+        """The heading, with an arrow to where better is."""
+        prefix = "" if self.over_runs == "mean" else f"{self.over_runs.capitalize()}. "
+        return f"{prefix}{self.definition.title} {'↑' if self.definition.higher_is_better else '↓'}"
 
 
 @dataclass(frozen=True)
@@ -31,77 +85,93 @@ class Row:
     host: str
     select: str
     baseline: str | None = None
+    """The method that its paired gain is taken against."""
+
+
+CellKey = tuple[str, str, str]
+"""Method, column and name of the measure."""
+PublishedCells = dict[CellKey, Published]
+Columns = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its rows and columns as runs of a preset."""
+    """A table without its numbers: rows and columns say which runs of a preset fill it."""
 
-    spec: TableSpec
+    name: str
+    title: str
     preset: str
     rows: tuple[Row, ...]
-    columns: dict[str, dict[str, Any]]
+    columns: Columns
     """Column names with the settings they stand for."""
-    settings: dict[str, Any] = field(default_factory=dict)
+    measures: tuple[Measure, ...]
+    spread: Spread = Spread.POPULATION
+    unit: Unit = Unit.PERCENT
+    published: PublishedCells = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     """What every run of the table has beyond its preset."""
     orders: int | None = None
     """Of the tasks, if there are several: a run is then an (order, seed) pair."""
     paper_preset: str | None = None
     """Of the published values; None: the preset above."""
 
+    def __post_init__(self) -> None:
+        methods = self.methods
+        for row in self.rows:
+            if row.baseline is not None and row.baseline not in methods:
+                raise ValueError(
+                    f"table {self.name}: the baseline {row.baseline!r} of {row.method!r} is not "
+                    f"one of its methods: {', '.join(methods)}"
+                )
+        keys = set(self.cell_keys())
+        for key in self.published:
+            if key not in keys:
+                raise ValueError(f"table {self.name}: {key} has a published value but no cell")
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The rows' names, in order."""
+        return tuple(row.method for row in self.rows)
+
+    @property
+    def relative(self) -> bool:
+        """Runs are not of the published scale: compare gains and orders with it, never values."""
+        return bool(self.published) and self.paper_preset not in (None, self.preset)
+
+    def cell_keys(self) -> list[CellKey]:
+        """Every cell, row by row."""
+        return [
+            (row.method, column, measure.name)
+            for row in self.rows
+            for column in self.columns
+            for measure in self.measures
+        ]
+
     def with_preset(self, preset: str) -> "Table":
         """The same rows and columns at another scale.
 
         Its numbers are not comparable with the paper's, only their differences and order are.
         """
-        paper = self.paper_preset or self.preset
-        spec = replace(self.spec, relative=bool(self.spec.published) and preset != paper)
-        return replace(self, spec=spec, preset=preset, paper_preset=paper)
+        return replace(self, preset=preset, paper_preset=self.paper_preset or self.preset)
 
     def small(self) -> "Table":
         """The table of the `-small` preset, under a name of its own."""
-        preset = self.preset + SMALL
-        if preset not in all_presets():
-            raise ConfigError(f"table {self.spec.name} has no small form: leave out --small")
-        table = self.with_preset(preset)
-        name, title = self.spec.name + SMALL, f"{self.spec.title}, preset {preset}"
-        return replace(table, spec=replace(table.spec, name=name, title=title))
+        table = self.with_preset(self.preset + SMALL)
+        title = f"{self.title}, preset {table.preset}"
+        return replace(table, name=self.name + SMALL, title=title)
 
-    def cells(
-        self,
-        seeds: Iterable[int],
-        methods: Iterable[str] | None = None,
-        columns: Iterable[str] | None = None,
-        **settings: Any,
-    ) -> list[Cell]:
-        """Runs of the table (or of some rows and columns), seed by seed: any part is balanced."""
-        methods = set(self.spec.methods if methods is None else methods)
-        columns = set(self.columns if columns is None else columns)
-        return [
-            Cell(
-                row.method,
-                column,
-                resolve(
-                    self.preset,
-                    host=row.host,
-                    select=row.select,
-                    **(self._run(number) | self.settings | chosen | settings),
-                ),
-            )
-            for number in seeds
-            for row in self.rows
-            if row.method in methods
-            for column, chosen in self.columns.items()
-            if column in columns
-        ]
-
-    def _run(self, number: int) -> dict[str, Any]:
-        """The settings of a run by its number, which is its seed or counts (order, seed) pairs."""
-        if self.orders is None:
-            return {"seed": number}
-        first = DEVELOPMENT_SEEDS.start if number in DEVELOPMENT_SEEDS else EVALUATION_SEEDS.start
-        seed, order = divmod(number - first, self.orders)
-        return {"order": str(order), "seed": first + seed}
+    def narrowed(self, methods: Iterable[str], columns: Iterable[str]) -> "Table":
+        """The part of the table with the given rows and columns, in the given order."""
+        rows = {row.method: row for row in self.rows}
+        kept = tuple(rows[method] for method in methods)
+        settings = {column: self.columns[column] for column in columns}
+        names = {row.method for row in kept}
+        published = {
+            (method, column, measure): value
+            for (method, column, measure), value in self.published.items()
+            if method in names and column in settings
+        }
+        return replace(self, rows=kept, columns=settings, published=published)
 
 
 def by_cell(measures: Iterable[Measure], texts: Mapping[tuple[str, str], str]) -> PublishedCells:

@@ -9,8 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sphere_replay.errors import unknown
-
 from .cache import VerdictCache, content_key
 from .isolation import ISOLATIONS, missing
 from .limits import Limits, Verdict, verdict_from
@@ -162,7 +160,7 @@ def _start(isolation: str, unsafe: bool) -> tuple[str, Worker]:
     """The isolation that is used, and a first worker that has proved to work under it."""
     choices = ("auto", *ISOLATIONS, "none")
     if isolation not in choices:
-        raise ValueError(unknown("isolation", isolation, choices))
+        raise ValueError(f"unknown isolation {isolation!r}; known: {', '.join(choices)}")
     if isolation == "none":
         if not unsafe:
             raise SandboxError(

@@ -18,7 +18,7 @@ from torch import Tensor
 from sphere_replay.errors import DataError
 from sphere_replay.extras import require
 from sphere_replay.vision.cache import cache_folder, cached_tensors, fingerprint
-from sphere_replay.vision.decoding import Source, decode, source_from_file, source_from_hub
+from sphere_replay.vision.decoding import OpenSplit, decode, split_from_file, split_from_hub
 from sphere_replay.vision.specs import DATASETS, DatasetSpec, dataset_spec
 
 __all__ = ["DATASETS", "DataError", "DatasetSpec", "ImageData", "dataset_spec", "load_images"]
@@ -69,15 +69,15 @@ def load_images(
     train, test = _local_files(spec, Path(folder)) if folder else (None, None)
 
     def build() -> dict[str, Tensor]:
-        # Both sources are opened, and their columns checked, before either is decoded.
-        sources = {
+        # Both splits are opened, and their columns checked, before either is decoded.
+        splits = {
             "train": _open(spec, train, "train"),
             "test": _open(spec, test, spec.test_split),
         }
         tensors: dict[str, Tensor] = {}
-        for split, source in sources.items():
-            images, labels = decode(source, spec, progress=progress)
-            tensors |= {f"{split}_images": images, f"{split}_labels": labels}
+        for name, split in splits.items():
+            images, labels = decode(split, spec, progress=progress)
+            tensors |= {f"{name}_images": images, f"{name}_labels": labels}
         return tensors
 
     origin = [_signature(path) for path in (train, test) if path] or [f"hub:{spec.hub}"]
@@ -85,8 +85,8 @@ def load_images(
     return _image_data(spec, tensors, checksum)
 
 
-def _open(spec: DatasetSpec, path: Path | None, split: str) -> Source:
-    return source_from_file(path, spec) if path else source_from_hub(spec, split)
+def _open(spec: DatasetSpec, path: Path | None, split: str) -> OpenSplit:
+    return split_from_file(path, spec) if path else split_from_hub(spec, split)
 
 
 def _signature(path: Path) -> str:

@@ -16,7 +16,7 @@ _CHUNK = 256
 
 
 @dataclass(frozen=True)
-class Source:
+class OpenSplit:
     """An opened split: `rows` is a `datasets` object, `size` its number of examples."""
 
     rows: Any
@@ -25,7 +25,7 @@ class Source:
     """File or hub id, for messages."""
 
 
-def source_from_file(path: Path, spec: DatasetSpec) -> Source:
+def split_from_file(path: Path, spec: DatasetSpec) -> OpenSplit:
     """Open one Parquet file; nothing but its footer is read yet."""
     try:
         footer = require("pyarrow.parquet", "vision").read_metadata(path)
@@ -37,10 +37,10 @@ def source_from_file(path: Path, spec: DatasetSpec) -> Source:
     rows = require("datasets", "vision").load_dataset(
         "parquet", data_files={"rows": str(path)}, split="rows", streaming=True
     )
-    return Source(rows, int(footer.num_rows), str(path))
+    return OpenSplit(rows, int(footer.num_rows), str(path))
 
 
-def source_from_hub(spec: DatasetSpec, split: str) -> Source:
+def split_from_hub(spec: DatasetSpec, split: str) -> OpenSplit:
     """Download a split from the hub, or take it from the cache of `datasets`."""
     datasets = require("datasets", "vision")
     origin = f"{spec.hub} ({split})"
@@ -52,32 +52,32 @@ def source_from_hub(spec: DatasetSpec, split: str) -> Source:
             f"name a folder that holds {spec.name}/{split}.parquet (--data, or SPHERE_DATA)"
         ) from error
     _check_columns(rows.column_names, spec, origin)
-    return Source(rows, len(rows), origin)
+    return OpenSplit(rows, len(rows), origin)
 
 
-def decode(source: Source, spec: DatasetSpec, *, progress: bool) -> tuple[Tensor, Tensor]:
+def decode(split: OpenSplit, spec: DatasetSpec, *, progress: bool) -> tuple[Tensor, Tensor]:
     """Images uint8 `[n, c, h, w]` and labels int64 `[n]`; grey and palette images are converted."""
     numpy = require("numpy", "vision")
     channels, height, width = spec.shape
     mode = "L" if channels == 1 else "RGB"
-    pixels = numpy.empty((source.size, height, width, channels), dtype=numpy.uint8)
-    labels = torch.empty(source.size, dtype=torch.int64)
-    rows = source.rows.select_columns([spec.image_column, spec.label_column])
+    pixels = numpy.empty((split.size, height, width, channels), dtype=numpy.uint8)
+    labels = torch.empty(split.size, dtype=torch.int64)
+    rows = split.rows.select_columns([spec.image_column, spec.label_column])
     rows = rows.cast_column(spec.image_column, require("datasets", "vision").Image())
     done = 0
-    with step_progress(f"Decoding {source.origin}", hidden=not progress) as report:
+    with step_progress(f"Decoding {split.origin}", hidden=not progress) as report:
         for chunk in rows.iter(batch_size=_CHUNK):
             for image, label in zip(
                 chunk[spec.image_column], chunk[spec.label_column], strict=True
             ):
                 if image.size != (width, height):
                     raise DataError(
-                        f"image {done} of {source.origin} is {image.width} x {image.height} "
+                        f"image {done} of {split.origin} is {image.width} x {image.height} "
                         f"pixels, and {spec.name} has {width} x {height}"
                     )
                 if not 0 <= label < spec.num_classes:
                     raise DataError(
-                        f"label {label} of image {done} of {source.origin} lies outside "
+                        f"label {label} of image {done} of {split.origin} lies outside "
                         f"0..{spec.num_classes - 1}"
                     )
                 converted = image if image.mode == mode else image.convert(mode)
@@ -85,7 +85,7 @@ def decode(source: Source, spec: DatasetSpec, *, progress: bool) -> tuple[Tensor
                 labels[done] = label
                 done += 1
             if report is not None:
-                report(done, source.size, "")
+                report(done, split.size, "")
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), labels
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sphere_replay.errors import DivergenceError, check_device
 from sphere_replay.hosts import Batch, Step
-from sphere_replay.numeric import ratio
+from sphere_replay.runs.job import ReplayTally, diverged, ratio
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.datasets import ImageData
@@ -21,17 +21,13 @@ LOG_EVERY = 50
 
 
 @dataclass
-class ReplayTally:
+class LabelTally(ReplayTally):
     """What replay was spent on, summed over the run."""
 
     drawn: int = 0
     drawn_mislabelled: int = 0
     fair_mislabelled: float = 0.0
     """Mislabelled memories that uniform draws of the same sizes would have given on average."""
-    draws: int = 0
-    mass: float = 0.0
-    effective_sample_size: float = 0.0
-    weighted_draws: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +69,7 @@ class VisionJob:
         self._class_il: list[list[float]] = []
         self._task_il: list[list[float]] = []
         self._anytime: list[tuple[int, float]] = []
-        self._tally = ReplayTally()
+        self._tally = LabelTally()
 
     def __len__(self) -> int:
         """Steps of the run."""
@@ -105,9 +101,7 @@ class VisionJob:
             if turn.last:
                 self._host.end_task(last=step + 1 == len(self))
         except DivergenceError as error:
-            raise DivergenceError(
-                f"the run has diverged at step {step}: {error}; try a lower lr"
-            ) from error
+            raise diverged(error, step) from error
         self._count(done, fair)
         if turn.last or self._is_due(step):
             self._evaluate(turn)
@@ -132,18 +126,11 @@ class VisionJob:
             "replay": {
                 "noisy_lift": ratio(tally.drawn_mislabelled, tally.fair_mislabelled),
                 "drawn_mislabelled_share": ratio(tally.drawn_mislabelled, tally.drawn),
-                "mean_mass": ratio(tally.mass, tally.draws),
-                "mean_effective_sample_size": ratio(
-                    tally.effective_sample_size, tally.weighted_draws
-                ),
+                "mean_mass": tally.mean("mass"),
+                "mean_effective_sample_size": tally.mean("effective_sample_size"),
             },
             "notes": dict(self._host.notes),
-            "costs": {
-                "stream_examples": len(self.stream),
-                "forward_per_example": self._host.costs.forward / len(self.stream),
-                "backward_per_example": self._host.costs.backward / len(self.stream),
-                "scored_per_example": self._host.costs.scored / len(self.stream),
-            },
+            "costs": self._host.costs.summary(len(self.stream)),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -162,7 +149,7 @@ class VisionJob:
         self._class_il = [list(row) for row in state["class_il"]]
         self._task_il = [list(row) for row in state["task_il"]]
         self._anytime = [(int(step), float(value)) for step, value in state["anytime"]]
-        self._tally = ReplayTally(**state["tally"])
+        self._tally = LabelTally(**state["tally"])
 
     def _turns_of(self, task: int) -> list[Turn]:
         seen = self._turns[-1].seen if self._turns else 0
@@ -200,11 +187,9 @@ class VisionJob:
         tally.drawn_mislabelled += done.drawn_mislabelled
         tally.fair_mislabelled += done.drawn * fair
         if done.mass is not None:
-            tally.draws += 1
-            tally.mass += done.mass
+            tally.add({"mass": done.mass})
             if weighting is not None:
-                tally.weighted_draws += 1
-                tally.effective_sample_size += weighting.effective_sample_size
+                tally.add({"effective_sample_size": weighting.effective_sample_size})
 
     def _evaluate(self, turn: Turn) -> None:
         accuracies = evaluate(self._host, self._data, self.stream, turn.task)

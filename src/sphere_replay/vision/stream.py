@@ -10,11 +10,14 @@ label.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from sphere_replay.randomness import generator_for
+from sphere_replay.storage.files import write_atomically
+from sphere_replay.storage.trees import to_bytes
 from sphere_replay.vision.cache import fingerprint
 from sphere_replay.vision.datasets import ImageData, dataset_spec
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind, corrupt
@@ -165,6 +168,19 @@ def build_stream(
             (test // task_size == task).nonzero().flatten() for task in range(count)
         ),
     )
+
+
+def keep_stream(stream: ClassStream, out: Path) -> Path:
+    """Save labels and order once for all runs that share them; named by their digest.
+
+    The digest is in each run's manifest. `ClassStream.from_tensors` reads the file back: anyone can
+    see or reuse exactly what a run was shown.
+    """
+    path = out / "streams" / f"{stream.digest}.safetensors"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, to_bytes(stream.to_tensors()))
+    return path
 
 
 def _shortened(lengths: Sequence[int], limit: int | None) -> list[int]:

@@ -1,19 +1,6 @@
 """Tables of the vision domain: noisy labels, by host and noise rate."""
 
-from collections.abc import Iterable
-from typing import Any
-
-from sphere_replay.reports.statistics import Spread
-from sphere_replay.reports.tables import Measure, TableSpec
-from sphere_replay.runs.table import (
-    PublishedCells,
-    Row,
-    Table,
-    by_cell,
-    by_row,
-)
-
-Columns = dict[str, dict[str, Any]]
+from sphere_replay.runs.table import Columns, Measure, Row, Spread, Table, by_cell, by_row
 
 _ER = Row("ER", "er", "uniform")
 _ER_SPHERE = Row("ER + SPHERE", "er", "sphere", "ER")
@@ -62,36 +49,13 @@ def _table(
     name: str,
     title: str,
     preset: str,
-    rows: Iterable[Row],
+    rows: tuple[Row, ...],
     columns: Columns,
     published: dict[str, str] | None = None,
 ) -> Table:
     """A table of final Class-IL accuracies; published values by row, as printed."""
     values = by_row(_CLASS_IL, columns, published or {})
-    return _measured(name, title, preset, rows, columns, (_CLASS_IL,), values)
-
-
-def _measured(
-    name: str,
-    title: str,
-    preset: str,
-    rows: Iterable[Row],
-    columns: Columns,
-    measures: tuple[Measure, ...],
-    published: PublishedCells,
-    spread: Spread = Spread.POPULATION,
-) -> Table:
-    rows = tuple(rows)
-    spec = TableSpec(
-        name=name,
-        title=title,
-        methods={row.method: row.baseline for row in rows},
-        columns=tuple(columns),
-        measures=measures,
-        spread=spread,
-        published=published,
-    )
-    return Table(spec, preset, rows, columns)
+    return Table(name, title, preset, rows, columns, (_CLASS_IL,), published=values)
 
 
 VISION_TABLES = (
@@ -180,14 +144,14 @@ VISION_TABLES = (
             "ABS-based": "-- 26.8/0.8 23.4/0.8 16.2/0.3",
         },
     ),
-    _measured(
+    Table(
         "cifar10-retention",
         "Split CIFAR-10, retention (%), K = 500",
         "cifar10",
         (_ER, _ACE, _ACE_SPHERE, _DER, _MIR_PROP, _XDER, _GDUMB),
         _noise(0.2, 0.4, 0.6),
         _RETENTION,
-        by_cell(
+        published=by_cell(
             _RETENTION,
             {
                 ("ER", "20%"): "33.4/4.5 76.1/5.1 51.4/4.8 42.9/5.6 5.6/4.5 72.5/5.7",
@@ -218,20 +182,20 @@ VISION_TABLES = (
         ),
     ),
     # The paper does not name the host of this ablation; ER is the one it introduces SPHERE with.
-    _measured(
+    Table(
         "cifar10-neighborhood",
         "Split CIFAR-10 without noise: neighborhood-block ablation (%), K = 500",
         "cifar10",
         (Row("S = I", "er", "sphere-identity"), Row("SPHERE", "er", "sphere", "S = I")),
         _noise(0.0),
         _NEIGHBORHOOD,
-        by_cell(
+        published=by_cell(
             _NEIGHBORHOOD,
             {
                 ("S = I", "Clean"): "45.42/2.99 58.93/3.30 36.55/7.71 69.85/12.42 61.84/10.69",
                 ("SPHERE", "Clean"): "46.61/2.19 59.01/3.00 35.10/5.90 62.66/9.63 59.53/8.81",
             },
         ),
-        Spread.SAMPLE,
+        spread=Spread.SAMPLE,
     ),
 )

@@ -23,15 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Summarise and print."""
-    from sphere_replay.reports.collection import load_collection
+    from sphere_replay.reports.collection import FinishedRun, from_entries, load_collection
     from sphere_replay.reports.side_by_side import summarise, to_markdown
 
+    def read(path: Path) -> list[FinishedRun]:
+        return from_entries(load_collection(path).runs)
+
     try:
-        baseline = load_collection(arguments.baseline).runs if arguments.baseline else None
+        baseline = read(arguments.baseline) if arguments.baseline else None
         lines = [
-            line
-            for path in arguments.files
-            for line in summarise(path.stem, load_collection(path).runs, baseline)
+            line for path in arguments.files for line in summarise(path.stem, read(path), baseline)
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"these results cannot be read: {error}") from error

@@ -86,14 +86,17 @@ def show_toy(console: "Console", out: Path) -> None:
 
 def show_comparison(console: "Console", out: Path, seeds: int, workers: int) -> None:
     """ER with three selections on noisy digits."""
-    from sphere_replay.reports.catalog import EVALUATION_SEEDS, TABLES
-    from sphere_replay.reports.comparison import draw_comparison, narrowed, tell
+    from sphere_replay.reports.collection import read_finished
+    from sphere_replay.reports.comparison import draw_comparison, tell
     from sphere_replay.reports.render import to_rich
+    from sphere_replay.reports.tables import fill
+    from sphere_replay.runs.domains import table_named
     from sphere_replay.runs.progress import step_progress
     from sphere_replay.runs.sweep import Outcome, sweep
+    from sphere_replay.runs.table_runs import EVALUATION_SEEDS, runs_of
 
-    table = narrowed(TABLES["digits"], METHODS, (COLUMN,))
-    cells = table.cells(EVALUATION_SEEDS[:seeds])
+    table = table_named("digits").narrowed(METHODS, [COLUMN])
+    runs = runs_of(table, EVALUATION_SEEDS[:seeds])
     done = 0
     with step_progress("noisy digits", hidden=False) as bar:
 
@@ -103,11 +106,11 @@ def show_comparison(console: "Console", out: Path, seeds: int, workers: int) -> 
             if outcome.status == "failed":
                 raise UsageError(f"a run failed: {outcome.reason}")
             if bar is not None:
-                bar(done, len(cells), "")
+                bar(done, len(runs), "")
 
-        sweep([cell.config for cell in cells], out / "runs", workers=workers, report=report)
-    rows, story = tell(table, cells, out / "runs")
-    console.print(to_rich(table.spec, rows))
-    pictures = draw_comparison(cells, out / "runs", out)
-    console.print(story)
+        sweep([run.config for run in runs], out / "runs", workers=workers, report=report)
+    finished = read_finished(runs, out / "runs")
+    console.print(to_rich(table, fill(table, finished)))
+    pictures = draw_comparison(finished, out)
+    console.print(tell(table, finished))
     console.print("Pictures: " + ", ".join(str(path) for path in pictures))

@@ -17,14 +17,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the names."""
     from sphere_replay.hosts import HOSTS
     from sphere_replay.replay import SELECTIONS
-    from sphere_replay.reports.catalog import TABLES
-    from sphere_replay.runs.domains import all_presets
+    from sphere_replay.runs.domains import all_presets, tables
 
     listing = {
         "presets": all_presets(),
         "hosts": list(HOSTS),
         "selections": list(SELECTIONS),
-        "tables": list(TABLES),
+        "tables": list(tables()),
     }
     if arguments.json:
         print(json.dumps(listing))

@@ -29,19 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw what is finished."""
-    from sphere_replay.reports.catalog import EVALUATION_SEEDS
-    from sphere_replay.reports.comparison import draw_comparison, summaries
+    from sphere_replay.reports.collection import read_finished
+    from sphere_replay.reports.comparison import draw_comparison
+    from sphere_replay.runs.table_runs import EVALUATION_SEEDS, runs_of
 
     table = table_named(arguments.table, small=arguments.small)
     column = arguments.column or list(table.columns)[-1]
     if column not in table.columns:
         raise UsageError(unknown("column", column, table.columns))
-    cells = table.cells(EVALUATION_SEEDS[: arguments.seeds], columns=[column])
-    if not summaries(cells, arguments.runs):
+    runs = runs_of(table, EVALUATION_SEEDS[: arguments.seeds], columns=[column])
+    finished = read_finished(runs, arguments.runs)
+    if not finished:
         raise UsageError(
             f"no finished runs of {arguments.table} in {arguments.runs}; make them with: "
             f"sphere sweep {arguments.table}{' --small' * arguments.small} --out {arguments.runs}"
         )
-    for path in draw_comparison(cells, arguments.runs, arguments.out):
+    for path in draw_comparison(finished, arguments.out):
         print(path)
     return 0

@@ -44,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the grid and rank it."""
-    from sphere_replay.reports.catalog import DEVELOPMENT_SEEDS
     from sphere_replay.runs.progress import step_progress
     from sphere_replay.runs.search import search
+    from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS
 
     grid = parse_grid(arguments.grid) if arguments.grid else PAPER_GRID
     base = config_from(arguments, seed=DEVELOPMENT_SEEDS[0])

@@ -14,7 +14,7 @@ import shlex
 from pathlib import Path
 
 from sphere_replay.cli.options import (
-    add_device_option,
+    add_domain_options,
     add_place_options,
     add_small_option,
     parse_settings,
@@ -51,16 +51,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write all results to one file; what it has of other cells and seeds stays",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
-    add_device_option(parser)
+    add_domain_options(parser, "device")
     add_place_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Sweep, then save."""
-    from sphere_replay.reports.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS
-    from sphere_replay.reports.collection import check_extends, collect, save_collection
+    from sphere_replay.reports.collection import check_extends, save_collection, to_entries
     from sphere_replay.runs.progress import step_progress
     from sphere_replay.runs.sweep import Outcome, sweep
+    from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, runs_of
 
     table = table_named(arguments.table, small=arguments.small)
     if arguments.small and arguments.preset:
@@ -72,17 +72,17 @@ def run(arguments: argparse.Namespace) -> int:
         settings["device"] = arguments.device
     seeds = (DEVELOPMENT_SEEDS if arguments.development else EVALUATION_SEEDS)[: arguments.seeds]
     for name, chosen, known in (
-        ("method", arguments.methods, table.spec.methods),
+        ("method", arguments.methods, table.methods),
         ("column", arguments.columns, table.columns),
     ):
         for entry in chosen or ():
             if entry not in known:
                 raise UsageError(unknown(name, entry, known))
     table = table.with_preset(arguments.preset or table.preset)
-    cells = table.cells(seeds, arguments.methods, arguments.columns, **settings)
+    runs = runs_of(table, seeds, arguments.methods, arguments.columns, **settings)
     protocol = {"preset": table.preset, **settings}
     if arguments.save:
-        check_extends(arguments.save, table.spec.name, protocol)
+        check_extends(arguments.save, table.name, protocol)
     failed: list[Outcome] = []
     done = 0
     with step_progress(f"sweep {arguments.table}", hidden=arguments.quiet) as bar:
@@ -93,21 +93,21 @@ def run(arguments: argparse.Namespace) -> int:
             if outcome.status == "failed":
                 failed.append(outcome)
             if bar is not None:
-                bar(done, len(cells), f"{len(failed)} failed" if failed else "")
+                bar(done, len(runs), f"{len(failed)} failed" if failed else "")
 
         sweep(
-            [cell.config for cell in cells],
+            [run.config for run in runs],
             arguments.out,
             data=arguments.data,
             workers=arguments.workers,
             report=report,
         )
-    runs = collect(cells, arguments.out)
-    print(f"{len(runs)} of {len(cells)} runs finished in {arguments.out}")
+    entries = to_entries(runs, arguments.out)
+    print(f"{len(entries)} of {len(runs)} runs finished in {arguments.out}")
     for outcome in failed:
         print(f"failed: {outcome.config.run_name}: {outcome.reason}")
-    if arguments.save and runs:
-        save_collection(arguments.save, table.spec.name, _command(arguments), protocol, runs)
+    if arguments.save and entries:
+        save_collection(arguments.save, table.name, _command(arguments), protocol, entries)
         print(f"saved to {arguments.save}")
     return 1 if failed else 0
 

@@ -20,8 +20,9 @@ from sphere_replay.cli.options import add_small_option, table_named
 from sphere_replay.errors import UsageError
 
 if TYPE_CHECKING:
-    from sphere_replay.reports.render import Costs
-    from sphere_replay.reports.tables import Row, TableSpec
+    from sphere_replay.reports.render import MethodPasses
+    from sphere_replay.reports.tables import Cell
+    from sphere_replay.runs.table import Table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,51 +45,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build the cells and render them."""
-    from sphere_replay.reports.catalog import DEVELOPMENT_SEEDS, EVALUATION_SEEDS
-    from sphere_replay.reports.collection import as_results, collect, load_collection
+    from sphere_replay.reports.collection import from_entries, load_collection, to_entries
     from sphere_replay.reports.render import to_json, to_markdown
-    from sphere_replay.reports.tables import build_rows, mean_passes
+    from sphere_replay.reports.tables import fill, mean_passes
+    from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, runs_of
 
     table = table_named(arguments.table, small=arguments.small)
     command = f"sphere sweep {arguments.table}" + (" --small" if arguments.small else "")
     if arguments.runs is not None:
-        cells = table.cells(EVALUATION_SEEDS[: arguments.seeds])
-        runs = collect(cells, arguments.runs)
+        entries = to_entries(runs_of(table, EVALUATION_SEEDS[: arguments.seeds]), arguments.runs)
         place, remedy = arguments.runs, f"{command} --out {arguments.runs}"
     else:
-        place = arguments.results / f"{table.spec.name}.json"
+        place = arguments.results / f"{table.name}.json"
         remedy = f"{command} --save {place}"
-        runs = []
+        entries = []
         try:
             if place.is_file():
                 saved = load_collection(place)
                 table = table.with_preset(saved.protocol.get("preset", table.preset))
-                runs = [run for run in saved.runs if run["seed"] not in DEVELOPMENT_SEEDS]
+                entries = [run for run in saved.runs if run["seed"] not in DEVELOPMENT_SEEDS]
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{place} is damaged: {error}") from error
-    if not runs:
+    if not entries:
         raise UsageError(f"no results in {place}; make them with: {remedy}")
-    results = as_results(runs)
-    rows = build_rows(table.spec, results)
-    costs = mean_passes(results) if arguments.costs else {}
-    if arguments.costs and not costs:
+    runs = from_entries(entries)
+    cells = fill(table, runs)
+    passes = mean_passes(runs) if arguments.costs else {}
+    if arguments.costs and not passes:
         raise UsageError(f"the runs in {place} counted no passes: leave out --costs")
     if arguments.json:
-        print(json.dumps(to_json(table.spec, rows, costs)))
+        print(json.dumps(to_json(table, cells, passes)))
     elif arguments.markdown:
-        print(to_markdown(table.spec, rows, costs))
+        print(to_markdown(table, cells, passes))
     else:
-        _print(table.spec, rows, costs)
+        _print(table, cells, passes)
     return 0
 
 
-def _print(spec: "TableSpec", rows: "Sequence[Row]", costs: "Costs") -> None:
+def _print(table: "Table", cells: "Sequence[Cell]", passes: "MethodPasses") -> None:
     """For the width of a terminal; as plain text where there is none, or no rich."""
     from sphere_replay.reports.render import to_rich, to_text
 
     if not sys.stdout.isatty() or find_spec("rich") is None:
-        print(to_text(spec, rows, costs), end="")
+        print(to_text(table, cells, passes), end="")
         return
     from rich.console import Console
 
-    Console().print(to_rich(spec, rows, costs))
+    Console().print(to_rich(table, cells, passes))

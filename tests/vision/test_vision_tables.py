@@ -1,4 +1,4 @@
-"""The catalog: the paper's vision tables as runs, and small runs compared by differences alone."""
+"""The paper's vision tables as runs, and small runs compared by differences alone."""
 
 import json
 from pathlib import Path
@@ -8,43 +8,43 @@ import pytest
 
 from sphere_replay.cli import main
 from sphere_replay.errors import ConfigError
-from sphere_replay.reports.catalog import TABLES
-from sphere_replay.reports.collection import save_collection
+from sphere_replay.reports.collection import FinishedRun, save_collection
 from sphere_replay.reports.render import to_json, to_text
-from sphere_replay.reports.statistics import Spread
-from sphere_replay.reports.tables import (
-    Agreement,
-    Published,
-    Result,
-    agreements,
-    build_rows,
-)
+from sphere_replay.reports.tables import Agreement, agreements, fill
+from sphere_replay.runs.domains import table_named, tables
 from sphere_replay.runs.launch import run_folder
+from sphere_replay.runs.table import Published, Spread, Table
+from sphere_replay.runs.table_runs import runs_of
 from sphere_replay.vision.config import VisionConfig
 
+TABLES = tables()
 LARGE = ("cifar10", "cifar100", "tiny-imagenet")
 PAIRED = {"ER + SPHERE": "ER", "ER-ACE + SPHERE": "ER-ACE", "X-DER + SPHERE": "X-DER"}
 
 
+def baselines(table: Table) -> dict[str, str | None]:
+    return {row.method: row.baseline for row in table.rows}
+
+
 def vision(name: str, method: str, column: str, seed: int = 0) -> VisionConfig:
-    (cell,) = TABLES[name].cells([seed], [method], [column])
-    assert isinstance(cell.config, VisionConfig)
-    return cell.config
+    (run,) = runs_of(TABLES[name], [seed], [method], [column])
+    assert isinstance(run.config, VisionConfig)
+    return run.config
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_the_large_tables_have_every_row_and_column(name: str) -> None:
-    spec = TABLES[name].spec
-    assert spec.columns == ("Clean", "20%", "40%", "60%")
-    assert len(spec.methods) == 12
-    assert PAIRED.items() <= spec.methods.items()
-    assert spec.methods["PuriDivER + SPHERE"] == "PuriDivER"
-    assert spec.methods["MIR-prop"] == "ER"
-    hosts = {row.host for row in TABLES[name].rows}
+    table = TABLES[name]
+    assert tuple(table.columns) == ("Clean", "20%", "40%", "60%")
+    assert len(table.methods) == 12
+    assert PAIRED.items() <= baselines(table).items()
+    assert baselines(table)["PuriDivER + SPHERE"] == "PuriDivER"
+    assert baselines(table)["MIR-prop"] == "ER"
+    hosts = {row.host for row in table.rows}
     assert hosts == {"er", "er-ace", "der-pp", "xder", "gdumb", "puridiver", "abs"}
     # Three rows have no clean value in the tables of many classes.
-    assert len(spec.published) == (48 if name == "cifar10" else 45)
-    assert ("PuriDivER", "20%", "class_il") in spec.published
+    assert len(table.published) == (48 if name == "cifar10" else 45)
+    assert ("PuriDivER", "20%", "class_il") in table.published
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,16 @@ def test_the_large_tables_have_every_row_and_column(name: str) -> None:
 def test_published_values_are_the_printed_ones(
     name: str, method: str, column: str, mean: float, sd: float
 ) -> None:
-    assert TABLES[name].spec.published[method, column, "class_il"] == Published(mean, sd)
+    assert TABLES[name].published[method, column, "class_il"] == Published(mean, sd)
 
 
 def test_retention_has_six_measures_at_three_rates_of_the_same_runs() -> None:
-    spec = TABLES["cifar10-retention"].spec
-    assert spec.columns == ("20%", "40%", "60%")
-    assert len(spec.published) == 7 * 3 * 6 == len(spec.cells())
-    assert spec.published["ER-ACE + SPHERE", "20%", "cvar_02"] == Published(46.5, 10.8)
-    assert spec.published["GDumb", "60%", "worst_class"] == Published(3.8, 2.8)
-    for method in spec.methods:
+    table = TABLES["cifar10-retention"]
+    assert tuple(table.columns) == ("20%", "40%", "60%")
+    assert len(table.published) == 7 * 3 * 6 == len(table.cell_keys())
+    assert table.published["ER-ACE + SPHERE", "20%", "cvar_02"] == Published(46.5, 10.8)
+    assert table.published["GDumb", "60%", "worst_class"] == Published(3.8, 2.8)
+    for method in table.methods:
         folders = {
             run_folder(vision(name, method, "40%"), Path()).path.name
             for name in ("cifar10", "cifar10-retention")
@@ -79,7 +79,7 @@ def test_retention_has_six_measures_at_three_rates_of_the_same_runs() -> None:
 
 
 def test_both_tables_print_nearly_the_same_class_il() -> None:
-    whole, part = TABLES["cifar10"].spec.published, TABLES["cifar10-retention"].spec.published
+    whole, part = TABLES["cifar10"].published, TABLES["cifar10-retention"].published
     for (method, column, metric), value in part.items():
         if metric == "class_il":
             printed = whole[method, column, metric]
@@ -88,25 +88,25 @@ def test_both_tables_print_nearly_the_same_class_il() -> None:
 
 
 def test_the_neighborhood_ablation_is_clean_paired_and_of_the_sample() -> None:
-    spec = TABLES["cifar10-neighborhood"].spec
-    assert (spec.columns, spec.spread) == (("Clean",), Spread.SAMPLE)
-    assert spec.methods == {"S = I": None, "SPHERE": "S = I"}
+    table = TABLES["cifar10-neighborhood"]
+    assert (list(table.columns), table.spread) == (["Clean"], Spread.SAMPLE)
+    assert baselines(table) == {"S = I": None, "SPHERE": "S = I"}
     assert vision("cifar10-neighborhood", "S = I", "Clean").select == "sphere-identity"
     assert vision("cifar10-neighborhood", "SPHERE", "Clean").noise == 0
-    assert spec.published["SPHERE", "Clean", "top2_forgetting"] == Published(59.53, 8.81)
+    assert table.published["SPHERE", "Clean", "top2_forgetting"] == Published(59.53, 8.81)
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_the_small_form_has_the_same_rows_at_a_smaller_scale(name: str) -> None:
-    table = TABLES[name].small()
-    assert table.spec.name == f"{name}-small"
+    table = table_named(name, small=True)
+    assert table.name == f"{name}-small"
     assert (table.rows, table.columns) == (TABLES[name].rows, TABLES[name].columns)
-    (cell,) = table.cells([3], ["ER"], ["40%"])
-    config = cell.config
+    (run,) = runs_of(table, [3], ["ER"], ["40%"])
+    config = run.config
     assert isinstance(config, VisionConfig)
     assert (config.width, config.capacity) == (20, vision(name, "ER", "40%").capacity)
     assert config.limit == {"cifar10": 10_000}.get(name, 20_000)
-    assert not TABLES[name].spec.relative
+    assert not TABLES[name].relative
 
 
 @pytest.mark.parametrize(
@@ -122,19 +122,19 @@ def test_values_stand_beside_published_ones_only_if_the_model_is_the_papers(
     name: str, own: str, paper: str
 ) -> None:
     table = TABLES[name]
-    assert (table.preset, table.spec.relative) == (own, True)
-    assert not table.with_preset(paper).spec.relative
-    assert table.with_preset(paper).with_preset(own).spec.relative
-    assert TABLES["cifar10"].with_preset("cifar10-small").spec.relative
-    assert not TABLES["instruct-generated"].spec.relative  # nothing was published
+    assert (table.preset, table.relative) == (own, True)
+    assert not table.with_preset(paper).relative
+    assert table.with_preset(paper).with_preset(own).relative
+    assert TABLES["cifar10"].with_preset("cifar10-small").relative
+    assert not TABLES["instruct-generated"].relative  # nothing was published
 
 
 def test_a_table_without_a_small_preset_has_no_small_form() -> None:
     with pytest.raises(ConfigError, match="table mnist has no small form"):
-        TABLES["mnist"].small()
+        table_named("mnist", small=True)
 
 
-def results() -> list[Result]:
+def results() -> list[FinishedRun]:
     """SPHERE helps ER by 5 and 7 points and harms ER-ACE by 2; ER-ACE is the worst of all."""
     accuracies = {
         "ER": (0.30, 0.40),
@@ -143,46 +143,46 @@ def results() -> list[Result]:
         "ER-ACE + SPHERE": (0.20, 0.20),
     }
     return [
-        Result(method, "20%", seed, {"class_il": value})
+        FinishedRun(method, "20%", seed, {"metrics": {"class_il": value}})
         for method, values in accuracies.items()
         for seed, value in enumerate(values)
     ]
 
 
 def test_small_runs_show_published_gains_and_never_published_values() -> None:
-    spec = TABLES["cifar10"].small().spec
-    rows = build_rows(spec, results())
-    assert all(row.published is None for row in rows)
-    cells = {(row.method, row.column): row for row in rows}
-    gained = cells["ER + SPHERE", "20%"]
+    table = TABLES["cifar10"].small()
+    cells = fill(table, results())
+    assert all(cell.published is None for cell in cells)
+    by_place = {(cell.method, cell.column): cell for cell in cells}
+    gained = by_place["ER + SPHERE", "20%"]
     assert gained.paired_gain == pytest.approx(6)
     assert gained.published_gain == pytest.approx(35.8 - 33.4)
-    assert cells["X-DER + SPHERE", "20%"].published_gain == pytest.approx(-0.6)
-    assert cells["ER", "20%"].published_gain is None
-    shown = to_json(spec, rows)
+    assert by_place["X-DER + SPHERE", "20%"].published_gain == pytest.approx(-0.6)
+    assert by_place["ER", "20%"].published_gain is None
+    shown = to_json(table, cells)
     assert all(row["published"] is None for row in shown["rows"])
-    text = to_text(spec, rows)
+    text = to_text(table, cells)
     assert "paper's gain +2.4" in text
     assert "33.4" not in text
 
 
 def test_the_gain_of_a_measure_where_less_is_better_is_positive_if_it_fell() -> None:
-    spec = TABLES["cifar10-retention"].small().spec
-    rows = {(row.method, row.column, row.metric): row for row in build_rows(spec, [])}
-    gain = rows["ER-ACE + SPHERE", "20%", "average_forgetting"].published_gain
+    table = TABLES["cifar10-retention"].small()
+    cells = {(cell.method, cell.column, cell.metric): cell for cell in fill(table, [])}
+    gain = cells["ER-ACE + SPHERE", "20%", "average_forgetting"].published_gain
     assert gain == pytest.approx(25.3 - 15.3)
 
 
 def test_orders_are_compared_pair_by_pair() -> None:
     """The paper: ER < ER + SPHERE < ER-ACE < ER-ACE + SPHERE at 20%; here only the first is so."""
-    spec = TABLES["cifar10"].small().spec
-    rows = build_rows(spec, results())
-    assert agreements(spec, rows) == [Agreement("20%", "class_il", 1, 6)]
-    shown = to_json(spec, rows)
+    table = TABLES["cifar10"].small()
+    cells = fill(table, results())
+    assert agreements(table, cells) == [Agreement("20%", "class_il", 1, 6)]
+    shown = to_json(table, cells)
     assert shown["orders"] == [{"column": "20%", "metric": "class_il", "agreeing": 1, "pairs": 6}]
     assert "20%, pairs of methods in the paper's order: 1 of 6 by Class-IL ↑." in shown["notes"]
-    full = TABLES["cifar10"].spec
-    assert "orders" not in to_json(full, build_rows(full, results()))
+    full = TABLES["cifar10"]
+    assert "orders" not in to_json(full, fill(full, results()))
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -195,8 +195,8 @@ def test_small_results_are_read_from_a_file_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs: list[dict[str, Any]] = [
-        {"method": each.method, "column": each.column, "seed": each.seed, "metrics": each.metrics}
-        for each in results()
+        {"method": run.method, "column": run.column, "seed": run.pair, **run.results}
+        for run in results()
     ]
     words = ["table", "cifar10", "--small", "--results", str(tmp_path), "--json"]
     code, _, error = command(capsys, *words)

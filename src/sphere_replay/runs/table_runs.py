@@ -1,0 +1,60 @@
+"""The runs that fill a table: one for each row, column and seed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sphere_replay.runs.domains import RunConfig, resolve
+from sphere_replay.runs.table import Table
+
+EVALUATION_SEEDS = range(1000)
+"""Seeds of reported numbers, used from the first on."""
+DEVELOPMENT_SEEDS = range(1000, 2000)
+"""Seeds for every choice; no reported number ever comes from them."""
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """A run of a table: the method and column it belongs to."""
+
+    method: str
+    column: str
+    config: RunConfig
+
+
+def runs_of(
+    table: Table,
+    seeds: Iterable[int],
+    methods: Iterable[str] | None = None,
+    columns: Iterable[str] | None = None,
+    **settings: Any,
+) -> list[TableRun]:
+    """Runs of the table (or of some rows and columns), seed by seed: any part is balanced."""
+    methods = set(table.methods if methods is None else methods)
+    columns = set(table.columns if columns is None else columns)
+    return [
+        TableRun(
+            row.method,
+            column,
+            resolve(
+                table.preset,
+                host=row.host,
+                select=row.select,
+                **{**_numbered(table, number), **table.settings, **chosen, **settings},
+            ),
+        )
+        for number in seeds
+        for row in table.rows
+        if row.method in methods
+        for column, chosen in table.columns.items()
+        if column in columns
+    ]
+
+
+def _numbered(table: Table, number: int) -> dict[str, Any]:
+    """The settings of a run by its number, which is its seed or counts (order, seed) pairs."""
+    if table.orders is None:
+        return {"seed": number}
+    first = DEVELOPMENT_SEEDS.start if number in DEVELOPMENT_SEEDS else EVALUATION_SEEDS.start
+    seed, order = divmod(number - first, table.orders)
+    return {"order": str(order), "seed": first + seed}
