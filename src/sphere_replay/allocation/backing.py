@@ -73,10 +73,10 @@ def back_labels(
     neighbours are left out.
     """
     precision = accumulation_dtype(geometry.device)
-    classes, belongs, counts = labels.unique(return_inverse=True, return_counts=True)
+    classes, belongs, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     own, most, by_chance = torch.zeros(3, len(labels), dtype=precision, device=labels.device)
     width = max(1, _VOTES_HELD // len(labels))
-    for block in torch.arange(len(classes), device=labels.device).split(width):
+    for block in torch.split(torch.arange(len(classes), device=labels.device), width):
         members = belongs[:, None] == block
         cast = geometry.apply_kernel(eps, members.to(precision), others_only=True)
         if votes is Votes.BALANCED:

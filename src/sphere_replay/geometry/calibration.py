@@ -29,7 +29,8 @@ _STEPS = 100
 def effective_sizes(costs: Tensor, eps: float) -> Tensor:
     """N_eff of each row of costs `[n, m]`: `[n]`."""
     kernel = torch.mul(costs, -1 / eps).clamp_(min=_LEAST_EXPONENT).exp_()
-    return (kernel.sum(dim=1) / torch.linalg.vector_norm(kernel, dim=1)).square()
+    norms: Tensor = torch.linalg.vector_norm(kernel, dim=1)
+    return (kernel.sum(dim=1) / norms).square()
 
 
 def scale_of_neighbors(costs: Tensor, neighbors: float, guess: float = 0.0) -> float:
@@ -58,7 +59,7 @@ def scale_of_neighbors(costs: Tensor, neighbors: float, guess: float = 0.0) -> f
     for step in range(_STEPS):
         # Interpolating is fast and halving is sure: in turn they are both.
         share = 0.5 if step % 2 else -below / (above - below)
-        middle = low * (high / low) ** share
+        middle = low * math.pow(high / low, share)
         found = excess(middle)
         if abs(found) < _TOLERANCE:
             break

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import threshold_
+from torch.nn.functional import threshold
 
 from sphere_replay.geometry.calibration import scale_of_neighbors
 from sphere_replay.geometry.protocol import Neighborhood
@@ -84,7 +84,7 @@ class TileGeometry:
         for rows, cols, kernel in self._kernel_tiles(eps):
             if others_only:
                 # Entries at the least exponent stand for zero, which matters without K_ii = 1.
-                threshold_(kernel, 1.01 * math.exp(_LEAST_EXPONENT[self.dtype]), 0.0)
+                threshold(kernel, 1.01 * math.exp(_LEAST_EXPONENT[self.dtype]), 0.0, inplace=True)
                 if rows == cols:
                     kernel.fill_diagonal_(0)
             result[:, rows] += stacked[:, cols] @ kernel.T
