@@ -181,7 +181,8 @@ class TileGeometry:
         step = math.ceil(self.size / max(count, _FEW))
         count = math.ceil(self.size / step)
         sample = torch.empty(count, self.size, dtype=self.dtype, device=self.device)
-        for band in self._slices():
+        bands = list(self._slices()) if self._kept else [slice(0, self.size)]
+        for band in bands:
             rows = slice(step * math.ceil(band.start / step), band.stop, step)
             here = slice(rows.start // step, math.ceil(band.stop / step))
             if here.start < here.stop:
