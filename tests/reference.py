@@ -1,4 +1,7 @@
-"""Independent oracle for SPHERE: the paper's equations as loops; its C, S, T are c, s, t here."""
+"""Independent oracle for SPHERE: the paper's equations as loops; its C, S, T are c, s, t here.
+
+What goes beyond the paper (leaving one out, backing) follows at the end.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -297,3 +300,53 @@ def two_group(k: int, a: float, b: float, d: float, eps_s: float) -> Pair:
     """Appendix D, spike-region contrast: smoothed scores of the spike and of a region member."""
     e = math.exp(-d / eps_s)
     return (b + e * k * a) / (k * (1 + e)), (k * a + e * b) / (k * (1 + e))
+
+
+def leave_one_out_matrix(c: Mat, eps_s: float) -> Square:
+    """S_ij = K_ij / sum_{k != i} K_ik for j != i, S_ii = 0; the identity where that sum is zero."""
+    m = len(c)
+    rows = []
+    for i in range(m):
+        row = [math.exp(-c[i][j] / eps_s) if j != i else 0.0 for j in range(m)]
+        total = math.fsum(row)
+        rows.append([x / total for x in row] if total else [float(i == j) for j in range(m)])
+    return rows
+
+
+def votes(c: Mat, labels: Sequence[int], eps_s: float, balanced: bool) -> list[dict[int, float]]:
+    """votes_ic = sum_{j != i} K_ij 1[y_j = c]; balanced: over the share of c among the others."""
+    m = len(c)
+    rows = []
+    for i in range(m):
+        cast = {}
+        for label in labels:
+            voters = [j for j in range(m) if j != i and labels[j] == label]
+            cast[label] = math.fsum(math.exp(-c[i][j] / eps_s) for j in voters)
+            if balanced and voters:
+                cast[label] /= len(voters) / (m - 1)
+        rows.append(cast)
+    return rows
+
+
+def backing(c: Mat, labels: Sequence[int], eps_s: float, balanced: bool = False) -> list[float]:
+    """backing_i = votes_i,y_i / max_c votes_ic; 1 where nobody votes."""
+    rows = zip(votes(c, labels, eps_s, balanced), labels, strict=True)
+    return [cast[y] / max(cast.values()) if max(cast.values()) else 1.0 for cast, y in rows]
+
+
+def label_noise(c: Mat, labels: Sequence[int], eps_s: float, balanced: bool = False) -> float:
+    """Share of outvoted labels over its mean if each label is exchanged for all m in turn."""
+    outvoted = expected = 0.0
+    for cast, y in zip(votes(c, labels, eps_s, balanced), labels, strict=True):
+        most = max(cast.values())
+        if most > 0:
+            outvoted += cast[y] < most * (1 - 1e-6)
+            expected += mean([float(cast[other] < most * (1 - 1e-6)) for other in labels])
+    return min(1.0, outvoted / expected) if expected else 0.0
+
+
+def backed(weights: Vec, shares: Vec, a: float) -> Blend:
+    """w_i (1 - a + a backing_i), its mass and probabilities (uniform without mass)."""
+    scaled = [w * (1 - a + a * x) for w, x in zip(weights, shares, strict=True)]
+    mass = math.fsum(scaled)
+    return scaled, mass, [w / mass if mass else 1 / len(scaled) for w in scaled]

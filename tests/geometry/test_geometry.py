@@ -210,3 +210,47 @@ def test_embeddings_are_normalised_centred_and_normalised() -> None:
         reference.percentile(eighth.tolist(), 0.5)
     )
     assert float(center_embeddings(torch.ones(4, 3)).abs().max()) == 0.0
+
+
+def test_kernel_products_with_others_only(kind: str, distance: str, features: Tensor) -> None:
+    geometry = build(kind, DISTANCES[distance], features)
+    kernel = torch.exp(-costs(distance, features) / 0.02).fill_diagonal_(0)
+    matrix = doubles(55, 3, seed=2).abs()
+    found = geometry.apply_kernel(0.02, matrix, others_only=True)
+    torch.testing.assert_close(found, kernel @ matrix, rtol=1e-9, atol=0)
+    places = torch.randperm(55, generator=seeded())
+    moved = PermutedGeometry(geometry, places)
+    expected = build(kind, DISTANCES[distance], features[places])
+    torch.testing.assert_close(
+        moved.apply_kernel(0.02, matrix, others_only=True),
+        expected.apply_kernel(0.02, matrix, others_only=True),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nobody_is_in_reach_of_a_vanishing_kernel(kind: str, dtype: torch.dtype) -> None:
+    geometry = build(kind, SquaredEuclidean(), torch.eye(40, dtype=dtype))
+    ones = torch.ones(40, dtype=torch.float64)
+    assert geometry.apply_kernel(1e-9, ones, others_only=True).tolist() == [0.0] * 40
+    assert geometry.apply_kernel(1e-9, ones).tolist() == [1.0] * 40
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kernel_scales(kind: str, distance: str, features: Tensor, dtype: torch.dtype) -> None:
+    geometry = build(kind, DISTANCES[distance], features.to(dtype)[:32])  # all of these are sampled
+    for eps, wanted in zip(geometry.kernel_scales([4.0, 12.0]), (4, 12), strict=True):
+        sizes = geometry.neighborhood(eps).effective_size
+        assert float(sizes.quantile(0.5)) == pytest.approx(wanted, rel=2e-3)
+    places = torch.randperm(32, generator=seeded())
+    assert PermutedGeometry(geometry, places).kernel_scales([4.0]) == geometry.kernel_scales([4.0])
+
+
+def test_kernel_scales_far_below_float32_rounding(kind: str) -> None:
+    generator = seeded()
+    center = torch.randn(1, 6, generator=generator, dtype=torch.float64)
+    features = center + 1e-5 * torch.randn(300, 6, generator=generator, dtype=torch.float64)
+    (sharp,) = build(kind, SquaredEuclidean(), features).kernel_scales([8.0])
+    geometry = build(kind, SquaredEuclidean(), torch.cat([features, -center]).float())
+    (eps,) = geometry.kernel_scales([8.0])
+    assert sharp < 1e-9
+    assert eps == pytest.approx(sharp, rel=0.2)

@@ -1,20 +1,24 @@
 """From loss increments and features to replay weights: Algorithm 1, lines 4 to 9."""
 
 from sphere_replay.allocation.allocate import allocate
+from sphere_replay.allocation.backing import Strength, Votes
 from sphere_replay.allocation.controls import Control
 from sphere_replay.allocation.recipe import Sphere
 from sphere_replay.allocation.result import Allocation
 from sphere_replay.allocation.sampling import Sample, Scheme, inclusion_probabilities
 from sphere_replay.allocation.scales import (
+    CalibratedScales,
     FixedScales,
     NeighborScales,
     QuantileScales,
     Scales,
     SpreadScales,
+    TemperatureRule,
 )
 
 __all__ = [
     "Allocation",
+    "CalibratedScales",
     "Control",
     "FixedScales",
     "NeighborScales",
@@ -24,6 +28,9 @@ __all__ = [
     "Scheme",
     "Sphere",
     "SpreadScales",
+    "Strength",
+    "TemperatureRule",
+    "Votes",
     "allocate",
     "inclusion_probabilities",
 ]

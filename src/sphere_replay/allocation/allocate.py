@@ -5,6 +5,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from sphere_replay.allocation.backing import (
+    Strength,
+    back_labels,
+    check_labels,
+    noise_strength,
+    permuted_within_classes,
+)
 from sphere_replay.allocation.controls import (
     Control,
     matching_temperature,
@@ -14,11 +21,16 @@ from sphere_replay.allocation.controls import (
 )
 from sphere_replay.allocation.recipe import Sphere
 from sphere_replay.allocation.result import Allocation
-from sphere_replay.allocation.smoothing import IdentitySmoother, KernelSmoother, Smoother
+from sphere_replay.allocation.smoothing import (
+    IdentitySmoother,
+    KernelSmoother,
+    LeaveOneOutSmoother,
+    Smoother,
+)
 from sphere_replay.allocation.transport import transport
 from sphere_replay.geometry import Geometry, PermutedGeometry, build_geometry
 from sphere_replay.geometry.tiled import DEFAULT_BUDGET
-from sphere_replay.numeric import accumulation_dtype
+from sphere_replay.numeric import accumulation_dtype, as_probabilities
 from sphere_replay.validation import check_increments
 
 
@@ -27,6 +39,7 @@ def allocate(
     features: Tensor | Geometry,
     recipe: Sphere | None = None,
     *,
+    labels: Tensor | None = None,
     running_scale: float | None = None,
     generator: torch.Generator | None = None,
     budget: int = DEFAULT_BUDGET,
@@ -38,20 +51,31 @@ def allocate(
         features: h `[m, d]`, each memory's representation; or, with the `Precomputed` distance, the
             cost matrix `[m, m]`; or a ready `Geometry`, which is then used as it is.
         recipe: Distance, scales and blend; `Sphere.vision()` unless given.
+        labels: Stored class numbers, int64 `[m]`, for recipes with agreement > 0. With others they
+            change nothing but are reported on: `Allocation.backing` and `label_noise`.
         running_scale: `Allocation.running_scale` of the previous rescoring, for scale policies with
             a memory (vision). None starts afresh.
-        generator: Source of the shuffle of the `permuted` control; used by nothing else.
+        generator: Source of the shuffle of the `permuted` and `backing-permuted` controls; used by
+            nothing else.
         budget: Bytes that distances may occupy; beyond it they are recomputed tile by tile.
 
     Returns:
         The allocation. If no consensus is positive, or the temperature is zero, nothing is
-        supported: sensitivities are 0, probabilities uniform and the mass is 1 - alpha.
+        supported: sensitivities are 0, probabilities uniform and the mass is 1 - alpha. Backing
+        then multiplies these weights like any others.
 
     Raises:
         ValueError: for shapes that do not match or values that are not finite, naming the first.
     """
     recipe = recipe or Sphere.vision()
     delta = check_increments(increments)
+    if labels is not None:
+        labels = check_labels(labels, len(delta))
+    elif recipe.agreement > 0:
+        raise ValueError(
+            "agreement > 0 lets neighbours vote on labels: pass labels=..., one int64 class number "
+            "per memory, or set agreement=0"
+        )
     if not isinstance(features, Tensor | Geometry):
         raise TypeError(
             f"features must be a torch.Tensor or a Geometry, got {type(features).__name__}"
@@ -74,8 +98,11 @@ def allocate(
         raise ValueError(f"{len(delta)} increments but a geometry of {geometry.size} memories")
     delta = delta.to(geometry.device, accumulation_dtype(geometry.device))
     if recipe.control is Control.PERMUTED:
-        geometry = _shuffled(geometry, generator)
+        geometry = _shuffled(geometry, recipe, generator)
     result = _allocate(delta, geometry, recipe, running_scale)
+    if labels is not None:
+        labels = labels.to(geometry.device)
+        result = _with_backing(result, geometry, labels, recipe, generator)
     return result.to(torch.promote_types(increments.dtype, torch.float32))
 
 
@@ -84,7 +111,7 @@ def _allocate(
 ) -> Allocation:
     alone = recipe.control is Control.IDENTITY
     eps_s, eps_t = recipe.scales.bandwidths(geometry)
-    smoother: Smoother = IdentitySmoother() if alone else KernelSmoother(geometry, eps_s)
+    smoother = _smoother(recipe, geometry, eps_s)
     consensus = smoother.average(delta)
     support = consensus.clamp(min=0)
     temperature, scale = recipe.scales.temperature(delta, support, eps_t, running_scale)
@@ -119,6 +146,12 @@ def _allocate(
             return _with_matched_mir(full, delta)
         case _:
             return full
+
+
+def _smoother(recipe: Sphere, geometry: Geometry, eps_s: float) -> Smoother:
+    if recipe.control is Control.IDENTITY:
+        return IdentitySmoother()
+    return (LeaveOneOutSmoother if recipe.leave_one_out else KernelSmoother)(geometry, eps_s)
 
 
 def _blend(sensitivity: Tensor, alpha: float) -> tuple[Tensor, float, Tensor]:
@@ -164,10 +197,40 @@ def _with_matched_mir(full: Allocation, delta: Tensor) -> Allocation:
     return _with_sensitivity(full, softmax(risk, temperature), alpha=1.0)
 
 
-def _shuffled(geometry: Geometry, generator: torch.Generator | None) -> Geometry:
-    if generator is None:
-        raise ValueError(
-            "the permuted control shuffles feature rows: pass generator=torch.Generator()"
-        )
+def _with_backing(
+    full: Allocation,
+    geometry: Geometry,
+    labels: Tensor,
+    recipe: Sphere,
+    generator: torch.Generator | None,
+) -> Allocation:
+    """w̄ ⊙ (1 - a + a backing), in every control: what these replace, they replace before."""
+    backing = back_labels(geometry, full.eps_s, labels, recipe.votes)
+    shares, noise = backing.shares, backing.label_noise
+    if recipe.control is Control.BACKING_PERMUTED:
+        shares = permuted_within_classes(shares, labels, _given(generator, recipe, "backing"))
+    a = recipe.agreement * (noise_strength(noise) if recipe.strength is Strength.NOISE else 1.0)
+    reported = replace(full, backing=shares, label_noise=noise, agreement=a)
+    if a == 0:
+        return reported
+    weights = full.weights * (1 - a + a * shares)
+    return replace(
+        reported,
+        weights=weights,
+        mass=min(float(weights.sum()), full.mass),
+        probabilities=as_probabilities(weights),
+    )
+
+
+def _shuffled(geometry: Geometry, recipe: Sphere, generator: torch.Generator | None) -> Geometry:
+    generator = _given(generator, recipe, "feature rows")
     places = torch.randperm(geometry.size, generator=generator, device=generator.device)
     return PermutedGeometry(geometry, places)
+
+
+def _given(generator: torch.Generator | None, recipe: Sphere, what: str) -> torch.Generator:
+    if generator is None:
+        raise ValueError(
+            f"the {recipe.control} control shuffles {what}: pass generator=torch.Generator()"
+        )
+    return generator

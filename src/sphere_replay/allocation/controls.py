@@ -1,4 +1,4 @@
-"""The six controls of the paper's ablation table, each in place of a part of the method."""
+"""The six controls of the paper's ablation table, and one of backing: each replaces a part."""
 
 import math
 from collections.abc import Callable
@@ -33,6 +33,8 @@ class Control(StrEnum):
     """softmax_T of [δ]_+ alone, without floor, T matching the full method's ESS."""
     NO_FLOOR = "no-floor"
     """alpha = 1: no uniform replay."""
+    BACKING_PERMUTED = "backing-permuted"
+    """Beyond the paper: backing dealt out anew among the memories of each label."""
 
     @classmethod
     def _missing_(cls, value: object) -> "Control":

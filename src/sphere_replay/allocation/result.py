@@ -16,9 +16,11 @@ class Allocation:
     """Replay weights of m memories. All vectors are `[m]`, in the increments' precision."""
 
     weights: Tensor
-    """w̄ = (1 - alpha)/m + alpha w_SC: the coefficient of each memory's loss."""
+    """w̄ = (1 - alpha)/m + alpha w_SC: the coefficient of each memory's loss. With agreement a > 0
+    it is multiplied by 1 - a + a backing."""
     mass: float
-    """s_w = Σ w̄, in [1 - alpha, 1]: how strongly to replay altogether."""
+    """s_w = Σ w̄: how strongly to replay altogether. In [1 - alpha, 1]; with agreement a > 0 it may
+    fall to (1 - a)(1 - alpha)."""
     probabilities: Tensor
     """p = w̄ / s_w; uniform where the mass is zero."""
     consensus: Tensor
@@ -41,6 +43,12 @@ class Allocation:
     """Pass it to the next `allocate()` if the scale policy has a memory; None if it has none."""
     geometry: Geometry | None = field(repr=False)
     """Distances between the memories; None for S = I, where every memory stands alone."""
+    backing: Tensor | None = None
+    """How far the neighbourhood backs each label, in [0, 1]; None without labels."""
+    label_noise: float | None = None
+    """The label noise that the memory shows (see `Backing.label_noise`); None without labels."""
+    agreement: float = 0.0
+    """a: how strongly backing counted in the weights."""
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -55,6 +63,7 @@ class Allocation:
             support=self.support.to(dtype),
             target=self.target.to(dtype),
             sensitivity=self.sensitivity.to(dtype),
+            backing=None if self.backing is None else self.backing.to(dtype),
         )
 
     @property
@@ -64,7 +73,10 @@ class Allocation:
 
     @property
     def effective_neighbors(self) -> Tensor:
-        """N_eff = 1 / Σ_j S_ij²: how many neighbours back each consensus; computed when asked."""
+        """N_eff = 1 / Σ_j S_ij²: how many neighbours back each consensus; computed when asked.
+
+        The memory itself is one of them, whether or not the recipe leaves it out.
+        """
         return self._neighborhood.effective_size.to(self.weights.dtype)
 
     @property

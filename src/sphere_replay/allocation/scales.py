@@ -2,10 +2,12 @@
 
 A policy gives the kernel scales eps_s (aggregation) and eps_T (transport) from the geometry alone,
 and then the temperature T = tau * eps_T from the increments. The paper uses three policies, one per
-domain; `FixedScales` is the plain Algorithm 1.
+domain; `FixedScales` is the plain Algorithm 1, `CalibratedScales` goes beyond the paper.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -157,3 +159,73 @@ class QuantileScales:
     ) -> Temperature:
         """eps_T times a fraction of the supported risk's percentile."""
         return Temperature(self.fraction * percentile(support, self.quantile) * eps_t)
+
+
+class TemperatureRule(StrEnum):
+    """Where a temperature comes from, given the `fraction` f of `CalibratedScales`."""
+
+    INCREMENTS = "increments"
+    """T = f * EMA(P95([δ]_+)), as in `NeighborScales`."""
+    SPREAD = "spread"
+    """T = f * std([Sδ]_+), as in `SpreadScales`."""
+    QUANTILE = "quantile"
+    """T = f * P95([Sδ]_+), as in `QuantileScales` at eps_T = 1."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "TemperatureRule":
+        raise ValueError(f"unknown temperature rule {value!r}; known: {', '.join(cls)}")
+
+
+_TEMPERATURES: dict[TemperatureRule, Callable[[float, float], Scales]] = {
+    TemperatureRule.INCREMENTS: lambda fraction, decay: NeighborScales(
+        t_frac=fraction, decay=decay
+    ),
+    TemperatureRule.SPREAD: lambda fraction, decay: SpreadScales(c_beta=fraction),
+    TemperatureRule.QUANTILE: lambda fraction, decay: QuantileScales(1.0, fraction=fraction),
+}
+
+
+@dataclass(frozen=True)
+class CalibratedScales:
+    """Beyond the paper: kernels as wide as it takes to have a wanted number of neighbours.
+
+    eps_s and eps_T are such that the median N_eff over a sample of the memories is `neighbors` and
+    `far`. However much distances concentrate, a neighbourhood then stays a neighbourhood. Fewer
+    memories than wanted count all alike; where more coincide than wanted, eps is the floor.
+
+    Attributes:
+        neighbors: Wanted N_eff of the aggregation kernel, the memory itself included.
+        far: Wanted N_eff of the transport kernel.
+        fraction: Factor f of the temperature rule.
+        rule: Which policy's temperature to take.
+        decay: Of the running average, for the rule that has one.
+    """
+
+    neighbors: float = 8.0
+    far: float = 40.0
+    fraction: float = 0.5
+    rule: TemperatureRule | str = TemperatureRule.INCREMENTS
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.neighbors <= self.far < float("inf"):
+            raise ValueError(
+                f"N_eff is at least 1, and transport reaches no less far than aggregation: got "
+                f"neighbors={self.neighbors}, far={self.far}; expected 1 <= neighbors <= far"
+            )
+        check_positive(fraction=self.fraction)
+        check_fraction(decay=self.decay)
+        object.__setattr__(self, "rule", TemperatureRule(self.rule))
+
+    def bandwidths(self, geometry: Geometry) -> tuple[float, float]:
+        """The scales at which the median N_eff is the wanted one."""
+        near, far = geometry.kernel_scales([self.neighbors, self.far])
+        eps_s = max(near, EPS_FLOOR)
+        return eps_s, max(far, eps_s)
+
+    def temperature(
+        self, increments: Tensor, support: Tensor, eps_t: float, running_scale: float | None
+    ) -> Temperature:
+        """That of the policy the rule is named after; eps_T has no part in it."""
+        policy = _TEMPERATURES[TemperatureRule(self.rule)](self.fraction, self.decay)
+        return policy.temperature(increments, support, 1.0, running_scale)

@@ -31,9 +31,10 @@ class PermutedGeometry:
         """Where the products are computed."""
         return self._base.device
 
-    def apply_kernel(self, eps: float, vectors: Tensor) -> Tensor:
+    def apply_kernel(self, eps: float, vectors: Tensor, *, others_only: bool = False) -> Tensor:
         """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`."""
-        return self._base.apply_kernel(eps, vectors[self._occupants])[self._places]
+        moved = vectors[self._occupants]
+        return self._base.apply_kernel(eps, moved, others_only=others_only)[self._places]
 
     def apply_log_kernel(self, eps: float, log_vector: Tensor) -> Tensor:
         """log(exp(-C/eps) @ exp(log_vector)) for `[m]`."""
@@ -49,6 +50,10 @@ class PermutedGeometry:
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
         """`[len(neighbors), m]`: distance to the k-th nearest other memory, k clamped to m - 1."""
         return self._base.neighbor_radius(neighbors)[:, self._places]
+
+    def kernel_scales(self, neighbors: Sequence[float]) -> list[float]:
+        """For each wanted number the eps at which it is the median N_eff: those of the base."""
+        return self._base.kernel_scales(neighbors)
 
     def median_distance(self) -> float:
         """Median of C_kl over pairs k < l."""

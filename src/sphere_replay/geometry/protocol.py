@@ -1,4 +1,4 @@
-"""What the allocation asks of a geometry: kernel products, neighbour radii, a median distance."""
+"""What the allocation asks of a geometry: kernel products, radii and scales, a median distance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,8 +39,12 @@ class Geometry(Protocol):
         """Where the products are computed."""
         ...
 
-    def apply_kernel(self, eps: float, vectors: Tensor) -> Tensor:
-        """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`."""
+    def apply_kernel(self, eps: float, vectors: Tensor, *, others_only: bool = False) -> Tensor:
+        """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`.
+
+        With `others_only` without the diagonal, and exactly so: a memory that is out of everyone's
+        reach (its kernel entries underflow) gets zeros.
+        """
         ...
 
     def apply_log_kernel(self, eps: float, log_vector: Tensor) -> Tensor:
@@ -53,6 +57,14 @@ class Geometry(Protocol):
 
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
         """`[len(neighbors), m]`: distance to the k-th nearest other memory, k clamped to m - 1."""
+        ...
+
+    def kernel_scales(self, neighbors: Sequence[float]) -> list[float]:
+        """For each wanted number the eps at which it is the median N_eff of a sample of memories.
+
+        0 if coincident memories alone are as many; if all m are too few, an eps at which they count
+        alike.
+        """
         ...
 
     def median_distance(self) -> float:

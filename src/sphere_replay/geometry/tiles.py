@@ -6,11 +6,14 @@ How many tiles are kept, and how many are made anew for every pass, is all that 
 `DenseGeometry` from `TiledGeometry`.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold
 
+from sphere_replay.geometry.calibration import scale_of_neighbors
 from sphere_replay.geometry.protocol import Neighborhood
 from sphere_replay.geometry.selection import order_statistics, smallest
 from sphere_replay.geometry.sources import CostSource
@@ -24,6 +27,9 @@ _LEAST_EXPONENT = {torch.float32: -80.0, torch.float64: -700.0}
 """exp() of much less is subnormal: dozens of times slower, and nothing beside K_ii = 1."""
 
 _FEW = 32
+_SAMPLE = 128
+"""Evenly spaced rows that give a first idea of a scale, and those that settle it."""
+
 _TOGETHER = 4
 """Tiles of a row that are made by one product."""
 
@@ -69,13 +75,18 @@ class TileGeometry:
         """Where the products are computed."""
         return self._source.device
 
-    def apply_kernel(self, eps: float, vectors: Tensor) -> Tensor:
+    def apply_kernel(self, eps: float, vectors: Tensor, *, others_only: bool = False) -> Tensor:
         """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`; tiles are summed in float64."""
         # One vector per row: products of a few rows with a tile are several times faster than
         # those of a tile with a few columns.
         stacked = vectors.to(self.dtype).reshape(self.size, -1).T.contiguous()
         result = torch.zeros(stacked.shape, dtype=self._vector_dtype, device=self.device)
         for rows, cols, kernel in self._kernel_tiles(eps):
+            if others_only:
+                # Entries at the least exponent stand for zero, which matters without K_ii = 1.
+                threshold(kernel, 1.01 * math.exp(_LEAST_EXPONENT[self.dtype]), 0.0, inplace=True)
+                if rows == cols:
+                    kernel.fill_diagonal_(0)
             result[:, rows] += stacked[:, cols] @ kernel.T
             if rows != cols:
                 result[:, cols] += stacked[:, rows] @ kernel
@@ -122,6 +133,21 @@ class TileGeometry:
             radius = self._search(columns)
         return radius / self.unit
 
+    def kernel_scales(self, neighbors: Sequence[float]) -> list[float]:
+        """For each wanted number the eps at which it is the median N_eff of up to 128 memories."""
+        few = self._sampled_rows(_FEW)
+        scales = [scale_of_neighbors(few, wanted) for wanted in neighbors]
+        self._sharpen(min(scales) / self.unit)
+        for _ in range(2):  # again if the scales turn out finer than the few rows told
+            self._fill()
+            rows = self._sampled_rows(self._panel_height(_SAMPLE))
+            scales = [
+                scale_of_neighbors(rows, *pair) for pair in zip(neighbors, scales, strict=True)
+            ]
+            if not self._sharpen(min(scales) / self.unit):
+                break
+        return [eps / self.unit for eps in scales]
+
     def median_distance(self) -> float:
         """Median of C_kl over pairs k < l; over distinct pairs if most coincide; 0 if all do."""
         pairs = self.size * (self.size - 1) // 2
@@ -135,8 +161,7 @@ class TileGeometry:
 
     def _search(self, columns: Sequence[int]) -> Tensor:
         """Raw distances to the given neighbours, from panels of rows put together from tiles."""
-        height = self._panel_bytes // (self.size * self.dtype.itemsize)
-        height = max(1, min(self._tile, height))
+        height = max(1, self._panel_height(self._tile))
         panel = torch.empty(height, self.size, dtype=self.dtype, device=self.device)
         radius = torch.empty(len(columns), self.size, dtype=self._vector_dtype, device=self.device)
         self._fill()
@@ -151,9 +176,28 @@ class TileGeometry:
                 radius[:, rows] = smallest(full, max(columns) + 1)[:, columns].T.to(radius.dtype)
         return radius
 
+    def _sampled_rows(self, count: int) -> Tensor:
+        """Raw distances of about `count` evenly spaced memories to all, from kept tiles if any."""
+        step = math.ceil(self.size / max(count, _FEW))
+        count = math.ceil(self.size / step)
+        sample = torch.empty(count, self.size, dtype=self.dtype, device=self.device)
+        bands = list(self._slices()) if self._kept else [slice(0, self.size)]
+        for band in bands:
+            rows = slice(step * math.ceil(band.start / step), band.stop, step)
+            here = slice(rows.start // step, math.ceil(band.stop / step))
+            if here.start < here.stop:
+                for cols in self._slices():
+                    sample[here, cols] = self._block(band, rows, cols)
+        sample[:, ::step].fill_diagonal_(0)
+        return sample
+
+    def _panel_height(self, most: int) -> int:
+        """How many full rows may be held at once, up to `most`."""
+        return min(most, self._panel_bytes // (self.size * self.dtype.itemsize))
+
     def _block(self, band: slice, rows: slice, cols: slice) -> Tensor:
         """C[rows, cols] for rows within a band of tiles, from a kept tile if there is one."""
-        within = slice(rows.start - band.start, rows.stop - band.start)
+        within = slice(rows.start - band.start, rows.stop - band.start, rows.step)
         if (kept := self._kept.get((band.start, cols.start))) is not None:
             return kept[within]
         if (kept := self._kept.get((cols.start, band.start))) is not None:

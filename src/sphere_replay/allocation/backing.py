@@ -1,0 +1,128 @@
+"""Backing, beyond the paper: how far the neighbourhood of a stored label shares it.
+
+With the kernel K = exp(-C/eps_s) of the consensus, every other memory votes for its own label:
+
+    votes_ic  = Σ_{j≠i} K_ij 1[y_j = c]
+    backing_i = votes_i,y_i / max_c votes_ic
+
+It is 1 where the label has the most votes and 0 where no neighbour has it. A memory without any
+neighbour in reach is backed: nobody speaks against it.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from sphere_replay.geometry import Geometry
+from sphere_replay.numeric import accumulation_dtype
+
+_VOTES_HELD = 1 << 22
+"""Votes `[m, classes]` at a time; more classes take further passes over the kernel."""
+
+_TIE = 1 - 1e-6
+"""Votes this close to the most are as many: the difference is the float32 kernel's."""
+
+
+class Votes(StrEnum):
+    """How votes are counted."""
+
+    PLAIN = "plain"
+    """Every neighbour has the weight that the kernel gives it."""
+    BALANCED = "balanced"
+    """A class's votes over its share of the other memories, so that a frequent one has no lead."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Votes":
+        raise ValueError(f"unknown votes {value!r}; known: {', '.join(cls)}")
+
+
+class Strength(StrEnum):
+    """How strongly backing counts, given the recipe's `agreement` a."""
+
+    FIXED = "fixed"
+    """a, whatever the memory looks like."""
+    NOISE = "noise"
+    """a times `noise_strength` of the label noise that the memory shows."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Strength":
+        raise ValueError(f"unknown strength {value!r}; known: {', '.join(cls)}")
+
+
+@dataclass(frozen=True)
+class Backing:
+    """What neighbours say about labels."""
+
+    shares: Tensor
+    """backing_i, `[m]` in [0, 1]."""
+    label_noise: float
+    """The share of outvoted labels over that of labels dealt out at random, in [0, 1]."""
+
+
+def back_labels(
+    geometry: Geometry, eps: float, labels: Tensor, votes: Votes = Votes.PLAIN
+) -> Backing:
+    """Let the neighbours at kernel scale eps vote on each of the labels, int64 `[m]`.
+
+    A label is outvoted if another one has more votes. `label_noise` divides the share of outvoted
+    labels by the share to expect if each were drawn anew from all of them: it is 1 minus the
+    chance-corrected agreement (Cohen's kappa) of labels and neighbourhoods, and about the share of
+    labels that were replaced at random, as far as neighbourhoods can tell. Memories without
+    neighbours are left out.
+    """
+    precision = accumulation_dtype(geometry.device)
+    classes, belongs, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    own, most, by_chance = torch.zeros(3, len(labels), dtype=precision, device=labels.device)
+    width = max(1, _VOTES_HELD // len(labels))
+    for block in torch.split(torch.arange(len(classes), device=labels.device), width):
+        members = belongs[:, None] == block
+        cast = geometry.apply_kernel(eps, members.to(precision), others_only=True)
+        if votes is Votes.BALANCED:
+            cast = cast / (counts[block] - members.long()).clamp(min=1)
+        own += (cast * members).sum(dim=1)
+        leading = cast.amax(dim=1)
+        # The share of all labels that would not be outvoted here, were they this memory's.
+        frequency = counts[block].to(precision) / len(labels)
+        unopposed = (cast >= _TIE * leading[:, None]).to(precision) @ frequency
+        before, most = most, torch.maximum(most, leading)
+        by_chance = by_chance * (before >= _TIE * most) + unopposed * (leading >= _TIE * most)
+    heard = most > 0
+    shares = torch.where(heard, own / most.masked_fill(~heard, 1.0), 1.0)
+    outvoted = float((own < _TIE * most)[heard].sum())
+    expected = float((1 - by_chance)[heard].sum())
+    return Backing(shares, min(1.0, outvoted / expected) if expected > 0 else 0.0)
+
+
+def noise_strength(label_noise: float) -> float:
+    """4 n (1 - n): how much there is to mend, n, times how far neighbourhoods can tell, 1 - n.
+
+    0 for clean labels, which need no backing, and for random ones, which have none; 1 halfway.
+    """
+    return 4 * label_noise * (1 - label_noise)
+
+
+def permuted_within_classes(values: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """The same values `[m]`, dealt out anew among the memories of each label."""
+    shuffle = torch.randperm(len(values), generator=generator, device=generator.device)
+    shuffle = shuffle.to(labels.device)
+    takers = labels.argsort(stable=True)
+    givers = shuffle[labels[shuffle].argsort(stable=True)]
+    return torch.empty_like(values).index_copy(0, takers, values[givers])
+
+
+def check_labels(labels: Tensor, size: int) -> Tensor:
+    """One class number per memory."""
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"labels must be a torch.Tensor, got {type(labels).__name__}")
+    if labels.dtype != torch.int64:
+        raise ValueError(f"labels must be int64 class numbers, got {labels.dtype}; use .long()")
+    if labels.ndim != 1:
+        raise ValueError(
+            f"labels must have shape [m], one class number per memory, got {list(labels.shape)}; "
+            "use .argmax(dim=1) for one-hot rows"
+        )
+    if len(labels) != size:
+        raise ValueError(f"{size} increments but {len(labels)} labels: both need one per memory")
+    return labels
