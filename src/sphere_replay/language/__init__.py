@@ -12,12 +12,11 @@ from sphere_replay.language.forward import (
 )
 from sphere_replay.language.memory import TokenMemory
 from sphere_replay.language.ranks import Ranks
-from sphere_replay.language.replay import LanguageReplay, LanguageState
+from sphere_replay.language.replay import LanguageReplay
 from sphere_replay.language.rows import Row, pad_rows, row_length, rows_of, target_count
 
 __all__ = [
     "LanguageReplay",
-    "LanguageState",
     "Ranks",
     "Row",
     "TokenMemory",

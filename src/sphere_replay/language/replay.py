@@ -11,7 +11,7 @@ The same lines serve one process and several: each scores and replays its share.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,19 +22,11 @@ from sphere_replay.language.forward import features_and_losses
 from sphere_replay.language.memory import TASK, TokenMemory
 from sphere_replay.language.ranks import Ranks
 from sphere_replay.language.rows import Row, pad_rows, target_count
-from sphere_replay.memory.state import without_prefix
 from sphere_replay.replay import Draw, Replay, selection_named
 from sphere_replay.scoring import Scores, score_batches
 
 DEFAULT_BUDGET = 4096
 """Padded tokens in a scored batch."""
-
-
-class LanguageState(TypedDict):
-    """What a checkpoint holds: named tensors, and values that JSON can spell."""
-
-    tensors: dict[str, Tensor]
-    values: dict[str, Any]
 
 
 class LanguageReplay:
@@ -181,31 +173,26 @@ class LanguageReplay:
         self._replayed.clear()
         return values
 
-    def state_dict(self) -> LanguageState:
+    def state_dict(self) -> dict[str, Any]:
         """Everything the next draw and the next log depend on, memory included."""
-        tensors = {f"memory.{key}": value for key, value in self.memory.state_dict().items()}
-        values: dict[str, Any] = {}
-        for key, value in self.replay.state_dict().items():
-            if isinstance(value, Tensor):
-                tensors[f"replay.{key}"] = value.detach().cpu().contiguous()
-            else:
-                values[key] = value
-        values["counters"] = {
-            "task": self.task,
-            "replayed": {str(task): count for task, count in self._replayed.items()},
-            "losses": list(self._losses),
-            "skipped": self._skipped,
+        return {
+            "memory": self.memory.state_dict(),
+            "engine": self.replay.state_dict(),
+            "counters": {
+                "task": self.task,
+                "replayed": dict(self._replayed),
+                "losses": list(self._losses),
+                "skipped": self._skipped,
+            },
         }
-        return {"tensors": tensors, "values": values}
 
-    def load_state_dict(self, state: LanguageState) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        values = dict(state["values"])
-        counters = values.pop("counters")
-        self.memory.load_state_dict(without_prefix(state["tensors"], "memory."))
-        self.replay.load_state_dict(values | without_prefix(state["tensors"], "replay."))
+        counters = state["counters"]
+        self.memory.load_state_dict(state["memory"])
+        self.replay.load_state_dict(state["engine"])
         self.task = counters["task"]
-        self._replayed = Counter({int(task): n for task, n in counters["replayed"].items()})
+        self._replayed = Counter(counters["replayed"])
         self._losses = list(counters["losses"])
         self._skipped = counters["skipped"]
 

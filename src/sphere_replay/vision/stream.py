@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.randomness import generator_for
-from sphere_replay.vision.cache import fingerprint
+from sphere_replay.storage.trees import fingerprint
 from sphere_replay.vision.datasets import ImageData, dataset_spec
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind, corrupt
 

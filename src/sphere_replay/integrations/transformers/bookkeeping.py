@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from sphere_replay.integrations.transformers.saved import load_state, save_state
-from sphere_replay.language import LanguageState
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -24,11 +23,11 @@ class Session(Protocol):
         """For the trainer's log, since the last one."""
         ...
 
-    def state_dict(self) -> LanguageState:
+    def state_dict(self) -> dict[str, Any]:
         """Everything the next update depends on."""
         ...
 
-    def load_state_dict(self, state: LanguageState) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
         ...
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from sphere_replay.integrations.transformers.arguments import ReplayArguments
 from sphere_replay.language import (
     LanguageReplay,
-    LanguageState,
     Row,
     TokenMemory,
     is_encoder_decoder,
@@ -101,11 +100,11 @@ class ReplaySession:
         """For the trainer's log, since the last one."""
         return {f"replay/{name}": value for name, value in self.language.metrics().items()}
 
-    def state_dict(self) -> LanguageState:
+    def state_dict(self) -> dict[str, Any]:
         """Memory, candidates, random streams and counters."""
         return self.language.state_dict()
 
-    def load_state_dict(self, state: LanguageState) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
         self.language.load_state_dict(state)
 

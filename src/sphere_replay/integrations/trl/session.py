@@ -22,8 +22,7 @@ from sphere_replay.integrations.trl.gradients import replay_gradient, score_grou
 from sphere_replay.integrations.trl.groups import books_aside, differs
 from sphere_replay.integrations.trl.memory import ProblemMemory
 from sphere_replay.integrations.trl.problems import Problems
-from sphere_replay.language import LanguageState, Ranks
-from sphere_replay.memory.state import without_prefix
+from sphere_replay.language import Ranks
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.replay import SphereSelection, Weighting, selection_named
@@ -119,36 +118,32 @@ class GroupReplay:
         values["memory"] = float(len(self.memory))
         return {f"replay/{name}": value for name, value in values.items()}
 
-    def state_dict(self) -> LanguageState:
+    def state_dict(self) -> dict[str, Any]:
         """Everything the next update and the next log depend on, embeddings included."""
-        tensors = {f"memory.{name}": value for name, value in self.memory.state_dict().items()}
-        for purpose, generator in self._generators.items():
-            tensors[f"generator.{purpose}"] = generator.get_state()
-        if self.embeddings is not None:
-            tensors["embeddings"] = self.embeddings.clone()
-        values = {
+        return {
             "problems": self.problems.fingerprint,
+            "memory": self.memory.state_dict(),
+            "generators": {name: each.get_state() for name, each in self._generators.items()},
+            "embeddings": None if self.embeddings is None else self.embeddings.clone(),
             "costs": dict(self.costs),
             "noted": {name: list(each) for name, each in self._noted.items()},
         }
-        return {"tensors": tensors, "values": values}
 
-    def load_state_dict(self, state: LanguageState) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken, on the same problems."""
-        tensors, values = state["tensors"], state["values"]
-        if values["problems"] != self.problems.fingerprint:
+        if state["problems"] != self.problems.fingerprint:
             raise ValueError(
                 "the saved replay belongs to another training set: its problems, or their order, "
                 "are different; resume with the training set it was saved with"
             )
-        self.memory.load_state_dict(without_prefix(tensors, "memory."))
+        self.memory.load_state_dict(state["memory"])
         for purpose, generator in self._generators.items():
-            generator.set_state(tensors[f"generator.{purpose}"])
-        if "embeddings" in tensors:
-            self.embeddings = tensors["embeddings"].clone()
+            generator.set_state(state["generators"][purpose])
+        if state["embeddings"] is not None:
+            self.embeddings = state["embeddings"].clone()
             self._recipe = None
-        self.costs = dict(values["costs"])
-        self._noted = defaultdict(list, {name: list(v) for name, v in values["noted"].items()})
+        self.costs = dict(state["costs"])
+        self._noted = defaultdict(list, {name: list(v) for name, v in state["noted"].items()})
 
     @property
     def recipe(self) -> Sphere:
