@@ -98,8 +98,8 @@ def test_it_learns_from_a_noisy_stream_and_remembers(select: str) -> None:
     assert sum(accuracies) / 10 > 0.6
     assert min(accuracies) > 0.1
     memory = job.state_dict()["host"]["memory"]
-    assert memory["field.y"].bincount().tolist() == [10] * 10
-    pure = (memory["field.y"] == memory["field.true"]).double().mean()
+    assert memory["fields"]["y"].bincount().tolist() == [10] * 10
+    pure = (memory["fields"]["y"] == memory["fields"]["true"]).double().mean()
     assert float(pure) > 0.8
 
 

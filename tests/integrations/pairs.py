@@ -1,6 +1,5 @@
 """Trainings on two processes: how they are started, what they leave, and what must be true."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,18 +12,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from integrations.training import history, same_weights, weights
+from sphere_replay.storage.saved import load_tree, save_tree
+from states import spelled
 
 TESTS = Path(__file__).parents[1]
-Part = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]
-"""Weights, tensors of replay, and its values and the log."""
+Part = tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]
+"""Weights, state of replay, and the log."""
 
 
 def launch(script: Path, folder: Path) -> Path:
     """Run a script on two processes by torchrun; it gets the folder to write to."""
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     launched = subprocess.Popen(
         [sys.executable, *command, str(script), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -42,11 +44,9 @@ def launch(script: Path, folder: Path) -> Path:
 def write(training: Any, folder: Path) -> None:
     """Weights, replay and log of this process."""
     folder.mkdir(parents=True)
-    state = training.replay.state_dict()
     save_file(weights(training), folder / "weights.safetensors")
-    save_file(state["tensors"], folder / "replay.safetensors")
     log = [entry for entry in history(training) if "loss" in entry]
-    (folder / "values.json").write_text(json.dumps({"replay": state["values"], "log": log}))
+    save_tree(folder, "replay", {"state": training.replay.state_dict(), "log": log})
 
 
 def leave() -> None:
@@ -61,22 +61,19 @@ def leave() -> None:
 
 def part(folder: Path, name: str) -> Part:
     """What `write` wrote."""
-    inside = folder / name
-    values = json.loads((inside / "values.json").read_text())
-    weights, replay = (load_file(inside / f"{kind}.safetensors") for kind in ("weights", "replay"))
-    return weights, replay, values
+    _, replay = load_tree(folder / name, "replay")
+    return load_file(folder / name / "weights.safetensors"), replay["state"], replay["log"]
 
 
 def check_equal(one: Part, other: Part) -> None:
     """The same weights and the same replay, bit for bit."""
     assert same_weights(one[0], other[0])
-    assert same_weights(one[1], other[1])
-    assert one[2]["replay"] == other[2]["replay"]
+    assert spelled(one[1]) == spelled(other[1])
 
 
 def check_logs_agree(one: Part, other: Part) -> None:
     """Both processes have logged the same of replay."""
-    for first, second in zip(one[2]["log"], other[2]["log"], strict=True):
+    for first, second in zip(one[2], other[2], strict=True):
         assert {k: first[k] for k in first if k.startswith("replay/")} == {
             k: second[k] for k in second if k.startswith("replay/")
         }

@@ -11,6 +11,7 @@ from transformers import Trainer
 from integrations.training import KINDS, history, same_weights, trainer, weights
 from language import tiny
 from sphere_replay.integrations.transformers import ReplayArguments, SphereCallback
+from states import spelled
 
 SAVING: dict[str, Any] = {"save_strategy": "steps", "save_steps": 5, "max_steps": 11}
 
@@ -21,10 +22,7 @@ def model_for(kind: str) -> Any:
 
 
 def same_states(one: Any, other: Any) -> bool:
-    first, second = one.state_dict(), other.state_dict()
-    return same_weights(first["tensors"], second["tensors"]) and (
-        first["values"] == second["values"]
-    )
+    return spelled(one.state_dict()) == spelled(other.state_dict())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,6 +8,7 @@ import torch
 from integrations import two_ranks
 from integrations.pairs import check_equal, check_logs_agree, launch, part
 from integrations.training import trainer, weights
+from sphere_replay.storage.trees import flatten
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +32,18 @@ def test_two_processes_do_what_one_does(results: Path, tmp_path: Path) -> None:
     del options["ddp_backend"]
     single = trainer("causal", tmp_path, replay=two_ranks.REPLAY, **options)
     single.train()
-    both, replay, values = part(results, "whole-0")
+    both, replay, log = part(results, "whole-0")
     mine = single.replay.state_dict()
     # Bit for bit: what is remembered, who was a candidate, and where the random streams stand.
-    rounded = {"replay.weights"}
-    assert mine["tensors"].keys() == replay.keys()
-    for name in replay.keys() - rounded:
-        assert torch.equal(mine["tensors"][name], replay[name]), name
+    rounded = {"engine/weigher/weights"}
+    (one, _), (two, _) = flatten(mine), flatten(replay)
+    assert one.keys() == two.keys() > rounded
+    for name in two.keys() - rounded:
+        assert torch.equal(one[name], two[name]), name
     # Up to rounding: sums over two processes are sums in another order.
     for name, value in weights(single).items():
         torch.testing.assert_close(both[name], value, rtol=1e-3, atol=1e-5)
-    assert values["replay"]["mass"] == pytest.approx(mine["values"]["mass"], abs=0.01)
+    assert replay["engine"]["mass"] == pytest.approx(mine["engine"]["mass"], abs=0.01)
     logged = [entry for entry in single.state.log_history if "replay/loss" in entry]
-    for one, other in zip(logged, values["log"][1:], strict=True):
-        assert one["replay/loss"] == pytest.approx(other["replay/loss"], rel=1e-3)
+    for entry, other in zip(logged, log[1:], strict=True):
+        assert entry["replay/loss"] == pytest.approx(other["replay/loss"], rel=1e-3)

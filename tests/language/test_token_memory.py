@@ -1,14 +1,16 @@
 """A memory of rows of any length keeps what a plain memory would, and comes back from its state."""
 
+from pathlib import Path
+
 import pytest
 import torch
-from safetensors.torch import load, save
-from torch import Tensor
 
 from language import tiny
 from sphere_replay.language import TokenMemory
 from sphere_replay.memory import Memory
 from sphere_replay.randomness import generator_for
+from sphere_replay.storage.saved import load_tree, save_tree
+from states import spelled
 
 
 def filled(count: int, capacity: int = 8, seed: int = 0) -> TokenMemory:
@@ -50,17 +52,18 @@ def test_what_is_stored_is_a_copy() -> None:
     assert row["labels"].untyped_storage().nbytes() == 16
 
 
-def test_a_memory_continues_from_its_state() -> None:
+def test_a_memory_continues_from_its_state(tmp_path: Path) -> None:
     memory = filled(30)
-    saved: dict[str, Tensor] = load(save(memory.state_dict()))
+    save_tree(tmp_path, "memory", memory.state_dict())
     again = TokenMemory(8, generator=generator_for(5, "admission"))
-    again.load_state_dict(saved)
+    again.load_state_dict(load_tree(tmp_path, "memory")[1])
     more = tiny.rows(30, encoder_decoder=False, seed=1)
     assert torch.equal(memory.add(more, [9] * 30), again.add(more, [9] * 30))
-    one, other = memory.state_dict(), again.state_dict()
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[key], other[key]) for key in one)
-    assert all(value.is_contiguous() for value in one.values())
+    state = memory.state_dict()
+    assert spelled(state) == spelled(again.state_dict())
+    parts = [values for field in state["rows"].values() for values in field.values()]
+    assert len(parts) == 6
+    assert all(values.is_contiguous() for values in parts)
 
 
 def test_an_empty_memory_has_a_state_too() -> None:
@@ -75,17 +78,20 @@ def test_an_empty_memory_has_a_state_too() -> None:
 
 def test_states_that_do_not_fit_are_refused_before_anything_changes() -> None:
     memory, state = filled(5), filled(8).state_dict()
-    before = memory.state_dict()
+    before, rows = spelled(memory.state_dict()), state["rows"]
+    values, lengths = (rows["labels"][part] for part in ("values", "lengths"))
     with pytest.raises(ValueError, match="capacity 8, this one 4"):
         filled(2, capacity=4).load_state_dict(state)
+    cut = {"values": values[:-1], "lengths": lengths}
     with pytest.raises(ValueError, match="damaged: 8 lengths of labels"):
-        memory.load_state_dict(state | {"rows.labels.values": state["rows.labels.values"][:-1]})
-    with pytest.raises(ValueError, match=r"lacks rows\.labels\.lengths"):
-        memory.load_state_dict({k: v for k, v in state.items() if k != "rows.labels.lengths"})
-    with pytest.raises(ValueError, match="lacks rows"):
+        memory.load_state_dict(state | {"rows": rows | {"labels": cut}})
+    with pytest.raises(ValueError, match="labels of the saved token memory lacks lengths"):
+        memory.load_state_dict(state | {"rows": rows | {"labels": {"values": values}}})
+    with pytest.raises(ValueError, match="lacks rows, slots"):
         memory.load_state_dict({})
-    after = memory.state_dict()
-    assert all(torch.equal(before[key], after[key]) for key in before)
+    with pytest.raises(ValueError, match="the saved token memory has unknown entries more"):
+        memory.load_state_dict(state | {"more": 1})
+    assert spelled(memory.state_dict()) == before
 
 
 def test_rows_must_look_alike() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sphere_replay.memory import Memory, Offer
+from states import spelled
 from tensors import random, seeded
 
 
@@ -106,7 +107,8 @@ def test_the_default_device_does_not_leak_in() -> None:
         memory.add(y=torch.arange(9, device="cpu"))
         memory.update(torch.tensor([0], device="cpu"), y=torch.tensor([-1], device="cpu"))
         state = memory.state_dict()
-    assert all(values.device.type == "cpu" for values in state.values())
+    tensors = [state["versions"], state["generator"], *state["fields"].values()]
+    assert all(values.device.type == "cpu" for values in tensors)
     assert int(memory["y"][0]) == -1
 
 
@@ -247,11 +249,10 @@ def test_a_batch_that_does_not_fit_is_refused_whole(
     source = seeded()
     memory = Memory(4, generator=source)
     memory.add(x=torch.ones(6, 3), y=torch.arange(6))
-    before, state = memory.state_dict(), source.get_state()
+    before, state = spelled(memory.state_dict()), source.get_state()
     with pytest.raises(ValueError, match=message):
         memory.add(**fields)
-    after = memory.state_dict()
-    assert all(torch.equal(after[key], before[key]) for key in before)
+    assert spelled(memory.state_dict()) == before
     assert torch.equal(source.get_state(), state)
 
 

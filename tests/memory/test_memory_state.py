@@ -1,14 +1,17 @@
-"""Saving a memory through safetensors and continuing as if nothing had happened."""
+"""Saving a memory and continuing as if nothing had happened."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sphere_replay.memory import Admission, ClassBalanced, GreedyBalanced, Memory, Reservoir
+from sphere_replay.storage.saved import load_tree, save_tree
+from sphere_replay.storage.trees import flatten
+from states import spelled
 from tensors import seeded
 
 POLICIES: list[Callable[[], Admission]] = [Reservoir, ClassBalanced, GreedyBalanced]
@@ -33,10 +36,7 @@ def offer(memory: Memory, first: int, last: int, batch: int = 7) -> None:
 
 
 def assert_same(memory: Memory, other: Memory) -> None:
-    state, expected = memory.state_dict(), other.state_dict()
-    assert state.keys() == expected.keys()
-    for key in expected:
-        assert torch.equal(state[key], expected[key]), key
+    assert spelled(memory.state_dict()) == spelled(other.state_dict())
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -46,9 +46,9 @@ def test_continuing_from_a_file_is_bit_identical(
 ) -> None:
     straight = build(policy())
     offer(straight, 0, saved_at)
-    save_file(straight.state_dict(), tmp_path / "memory.safetensors")
+    save_tree(tmp_path, "memory", straight.state_dict())
     resumed = build(policy(), seed=99)
-    resumed.load_state_dict(load_file(tmp_path / "memory.safetensors"))
+    resumed.load_state_dict(load_tree(tmp_path, "memory")[1])
     assert_same(resumed, straight)
     assert resumed.fields == straight.fields
     offer(straight, saved_at, 300)
@@ -64,24 +64,33 @@ def test_a_used_memory_can_be_rewound_in_place(policy: Callable[[], Admission]) 
     offer(memory, 0, 12)
     early, address = memory.state_dict(), memory["x"].data_ptr()
     offer(memory, 12, 200)
-    late = memory.state_dict()
+    late = spelled(memory.state_dict())
     memory.load_state_dict(early)
     assert (len(memory), memory.seen, memory["x"].data_ptr()) == (12, 12, address)
     offer(memory, 12, 200)
-    assert all(torch.equal(memory.state_dict()[key], late[key]) for key in late)
+    assert spelled(memory.state_dict()) == late
 
 
-def test_a_state_is_a_snapshot_of_contiguous_tensors() -> None:
+def test_a_state_is_a_snapshot_of_plain_values_and_contiguous_tensors() -> None:
     memory = build(ClassBalanced())
     offer(memory, 0, 60)
     state = memory.state_dict()
-    copies = {key: values.clone() for key, values in state.items()}
+    copy = spelled(state)
     offer(memory, 60, 120)
-    assert all(values.is_contiguous() for values in state.values())
-    assert all(torch.equal(state[key], copies[key]) for key in state)
+    assert spelled(state) == copy
+    tensors = [state["versions"], state["generator"], state["admission"]["held"]["slots"]]
+    tensors += state["fields"].values()
+    assert len(flatten(state)[0]) == len(tensors)
+    assert all(values.is_contiguous() for values in tensors)
     assert state["generator"].dtype == torch.uint8
-    assert state["seen"].dtype == torch.int64
-    assert state["field.x"].shape == (20, 3)
+    assert state["versions"].dtype == torch.int64
+    assert (state["capacity"], state["seen"]) == (20, 60)
+    assert (state["admission"]["name"], state["admission"]["label"]) == ("class-balanced", "y")
+    assert {name: values.shape for name, values in state["fields"].items()} == {
+        "x": (20, 3),
+        "y": (20,),
+        "logits": (20, 5),
+    }
 
 
 @pytest.mark.parametrize(
@@ -97,11 +106,10 @@ def test_loading_into_another_kind_of_memory_names_the_difference(
 ) -> None:
     memory = build(ClassBalanced())
     offer(memory, 0, 30)
-    before = other.state_dict()
+    before = spelled(other.state_dict())
     with pytest.raises(ValueError, match=message):
         other.load_state_dict(memory.state_dict())
-    after = other.state_dict()
-    assert all(torch.equal(after[key], before[key]) for key in before)
+    assert spelled(other.state_dict()) == before
     assert other.fields == ()
 
 
@@ -123,24 +131,56 @@ def test_incomplete_or_foreign_states_are_refused(policy: Callable[[], Admission
     memory = build(policy())
     offer(memory, 0, 30)
     state = memory.state_dict()
+    admission, fields = state["admission"], state["fields"]
+    used = build(policy())
+    offer(used, 0, 12)
+
+    def refuse(changed: dict[str, Any], message: str) -> None:
+        for other in (build(policy()), used):
+            before = spelled(other.state_dict())
+            with pytest.raises(ValueError, match=message):
+                other.load_state_dict(changed)
+            assert spelled(other.state_dict()) == before
+
     for key in state:
-        rest = {name: values for name, values in state.items() if name != key}
-        with pytest.raises(ValueError, match=r"lacks|has no generator"):
-            build(policy()).load_state_dict(rest)
-    with pytest.raises(ValueError, match="unknown entries weights"):
-        build(policy()).load_state_dict(state | {"weights": torch.zeros(1)})
-    with pytest.raises(ValueError, match="unknown entries temperature"):
-        build(policy()).load_state_dict(state | {"admission.temperature": torch.zeros(1)})
-    with pytest.raises(ValueError, match=r"damaged: 3 versions for [0-9]+ rows in 20 slots"):
-        build(policy()).load_state_dict(state | {"versions": torch.arange(3)})
+        refuse({name: state[name] for name in state if name != key}, f"memory lacks {key}: was it")
+    for key in admission.keys() - {"name"}:
+        rest = {name: admission[name] for name in admission if name != key}
+        refuse(state | {"admission": rest}, f"policy lacks {key}: was it")
+    unnamed = {key: admission[key] for key in admission if key != "name"}
+    refuse(state | {"admission": unnamed}, f"has no admission, this one {policy().name}")
+    refuse(state | {"generator": None}, "has no generator, this one differs")
+    refuse(state | {"weights": torch.zeros(1)}, "memory has unknown entries weights")
+    refuse(state | {"admission": admission | {"temperature": 1.0}}, "unknown entries temperature")
+    refuse(state | {"versions": torch.arange(3)}, "damaged: 3 versions for [0-9]+ rows in 20 slots")
+    cut = {name: values[:-1] for name, values in fields.items()}
+    refuse(state | {"fields": cut}, r"damaged: [0-9]+ versions for [0-9]+ rows in 20 slots")
+    refuse(state | {"fields": fields | {"y": fields["y"][:-1]}}, "same number of rows")
+
+
+@pytest.mark.parametrize("policy", [ClassBalanced, GreedyBalanced])
+def test_counts_that_do_not_match_the_slots_are_damage(policy: Callable[[], Admission]) -> None:
+    memory = build(policy())
+    offer(memory, 0, 30)
+    state = memory.state_dict()
+    held = state["admission"]["held"]
+    before = spelled(memory.state_dict())
+    for changed, message in [
+        (held | {"counts": held["counts"] | {0: 50}}, r"damaged: 3 classes .* sum to [67]\d, "),
+        (held | {"slots": held["slots"][:-1]}, r"damaged: 3 classes .* sum to \d+, \d+ slots"),
+        ({"slots": held["slots"]}, "label-based policy lacks counts"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            memory.load_state_dict(state | {"admission": state["admission"] | {"held": changed}})
+        assert spelled(memory.state_dict()) == before
 
 
 @pytest.mark.parametrize("policy", [ClassBalanced, GreedyBalanced])
 def test_the_saved_slots_of_a_class_hold_that_class(policy: Callable[[], Admission]) -> None:
     memory = build(policy())
     offer(memory, 0, 200)
-    state = memory.state_dict()
-    owners = state["admission.classes"].repeat_interleave(state["admission.counts"])
-    assert torch.equal(memory["y"][state["admission.slots"]], owners)
-    assert state["admission.slots"].sort().values.tolist() == list(range(len(memory)))
-    assert sorted(state["admission.classes"].tolist()) == list(range(8))
+    held = memory.state_dict()["admission"]["held"]
+    owners = [label for label, count in held["counts"].items() for _ in range(count)]
+    assert memory["y"][held["slots"]].tolist() == owners
+    assert held["slots"].sort().values.tolist() == list(range(len(memory)))
+    assert sorted(held["counts"]) == list(range(8))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
+from sphere_replay.storage.trees import fingerprint, flatten, from_bytes, to_bytes, unflatten
 
 DTYPES = [
     torch.bool,
@@ -181,6 +181,35 @@ def test_equal_trees_give_equal_bytes() -> None:
     tree = {"b": torch.ones(2), "a": torch.zeros(3, dtype=torch.int64)}
     reordered = OrderedDict(reversed(tree.items()))
     assert to_bytes(flatten(tree)[0]) == to_bytes(flatten(reordered)[0])
+
+
+def test_fingerprints_are_what_manifests_and_file_names_hold() -> None:
+    tensors = {
+        "b": torch.arange(6).reshape(2, 3).T,
+        "a": torch.nn.Parameter(torch.tensor([0.5, -1.0])),
+        "c": torch.tensor(True),
+        "e": torch.zeros(0, 2),
+    }
+    expected = "7e1bfa303f51a740506b31b9cbaa27111d50226112297cc46f699d2dd7e2863e"
+    assert fingerprint(tensors) == expected
+    assert fingerprint(dict(reversed(tensors.items()))) == expected
+    for changed in (
+        {"c": torch.tensor(False)},
+        {"c": torch.tensor([True])},
+        {"c": torch.tensor(1, dtype=torch.uint8)},
+        {"d": torch.tensor(True)},
+    ):
+        assert fingerprint(tensors | changed) != expected
+
+
+def test_a_model_has_the_fingerprint_of_its_state() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.arange(parameter.numel()).view_as(parameter))
+    assert fingerprint(model.state_dict()) == (
+        "f3de6844c03e6888a1b27961f3c406d28af213a892b10c864d760c511e79148e"
+    )
 
 
 class _Color(enum.StrEnum):

@@ -17,6 +17,7 @@ from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.presets import resolve
+from states import spelled
 from tensors import seeded
 
 TINY: dict[str, Any] = {
@@ -110,7 +111,7 @@ def test_training_is_in_bfloat16_and_what_leaves_the_network_is_not() -> None:
 @pytest.mark.parametrize("host", ["der-pp", "xder"])
 def test_logits_are_stored_in_full_precision_that_bfloat16_does_not_have(host: str) -> None:
     job = run(config(host, "sphere", autocast=True), steps=10)
-    logits = job.state_dict()["host"]["memory"]["field.logits"]
+    logits = job.state_dict()["host"]["memory"]["fields"]["logits"]
     assert logits.dtype == torch.float32
     assert not torch.equal(logits, logits.bfloat16().float())
 
@@ -174,7 +175,7 @@ def test_a_run_with_all_choices_resumes_bit_for_bit() -> None:
             job = VisionJob(chosen, DATA)
             job.load_state_dict(unflatten(from_bytes(to_bytes(tensors)), skeleton))
     assert job.results() == whole.results()
-    assert to_bytes(flatten(job.state_dict())[0]) == to_bytes(flatten(whole.state_dict())[0])
+    assert spelled(job.state_dict()) == spelled(whole.state_dict())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

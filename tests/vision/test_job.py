@@ -118,7 +118,7 @@ def histories(select: str, host: str = "er") -> tuple[list[Any], VisionJob]:
     for step in range(len(job)):
         job.advance(step)
         memory = job.state_dict()["host"]["memory"]
-        result.append((memory["versions"].tolist(), memory["field.y"].tolist()))
+        result.append((memory["versions"].tolist(), memory["fields"]["y"].tolist()))
     return result, job
 
 
@@ -132,8 +132,8 @@ def test_selections_of_a_host_share_stream_and_memory_and_differ_in_what_they_re
         assert others == slots
         assert job.checksums == uniform.checksums
         assert job.stream.digest == uniform.stream.digest
-        images = job.state_dict()["host"]["memory"]["field.x"]
-        assert torch.equal(images, uniform.state_dict()["host"]["memory"]["field.x"])
+        images = job.state_dict()["host"]["memory"]["fields"]["x"]
+        assert torch.equal(images, uniform.state_dict()["host"]["memory"]["fields"]["x"])
         assert job.results() != uniform.results()
 
 
@@ -284,8 +284,8 @@ def test_tallies_are_the_sums_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> N
         record = job.advance(step)
         assert record is not None
         if step > 0:
-            labels = zip(memory["field.y"].tolist(), memory["field.true"].tolist(), strict=True)
-            share = sum(y != true for y, true in labels) / len(memory["versions"])
+            wrong_now = memory["fields"]["y"] != memory["fields"]["true"]
+            share = int(wrong_now.sum()) / len(memory["versions"])
             fair += record["drawn"] * share
             masses.append(record["mass"])
         drawn += record["drawn"]

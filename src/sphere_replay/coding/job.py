@@ -18,11 +18,12 @@ from sphere_replay.coding.stages import build_stages, load_problems
 from sphere_replay.coding.tally import Tally
 from sphere_replay.errors import DataError, check_device
 from sphere_replay.extras import require
-from sphere_replay.language.models import BaseModel, fingerprint, trainable
+from sphere_replay.language.models import BaseModel, trainable
 from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.runs.job import AfterStep, diverged, ends_of_tasks
 from sphere_replay.sandbox import Sandbox, SandboxError
 from sphere_replay.scoring import NonFiniteError
+from sphere_replay.storage.trees import fingerprint
 
 if TYPE_CHECKING:
     from sphere_replay.coding.trainer import CodingTrainer
@@ -69,7 +70,7 @@ class CodingJob:
         used = found.problems
         self._checksums = {
             "problems": digest(used.values()),
-            "model": fingerprint(base.model),
+            "model": fingerprint(base.model.state_dict()),
         }
         self._judge = Judge(sandbox)
         self._reward = VisibleReward(self._judge, used)

@@ -314,5 +314,5 @@ class ExtendedDarkReplay(Host):
         self._updates = state["updates"].clone()
         self._held = None
         if state["held"] is not None:
-            self._held = self._holdback(int(state["held"]["capacity"]))
+            self._held = self._holdback(state["held"]["capacity"])
             self._held.load_state_dict(state["held"])

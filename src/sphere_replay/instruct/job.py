@@ -19,8 +19,9 @@ from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.evaluation import accuracy
 from sphere_replay.instruct.learner import Learner, Update
 from sphere_replay.instruct.tasks import Corpus
-from sphere_replay.language.models import BaseModel, fingerprint
+from sphere_replay.language.models import BaseModel
 from sphere_replay.runs.job import ReplayTally, diverged, ends_of_tasks, ratio
+from sphere_replay.storage.trees import fingerprint
 
 LOG_EVERY = 20
 
@@ -51,7 +52,7 @@ class InstructJob:
         self._checksums = {
             "corpus": corpus.checksum,
             "stream": self.stream.digest,
-            "model": fingerprint(base.model),
+            "model": fingerprint(base.model.state_dict()),
         }
         encode, parts = self._encoder, self.stream.tasks
         self._rows = [encode.rows(part.task, part.train) for part in parts]

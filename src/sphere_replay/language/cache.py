@@ -1,14 +1,10 @@
 """Models made on the spot, kept beside the runs: built once, whole or not at all."""
 
-import hashlib
-import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from filelock import FileLock
+from sphere_replay.extras import require
+from sphere_replay.storage.files import entry_name, replacing
 
 
 def cached_folder(
@@ -25,16 +21,13 @@ def cached_folder(
         origin: Everything the content depends on; its digest is the rest of the name.
         build: Fills the empty folder it is given.
     """
-    digest = hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()[:16]
-    target = home / f"{name}-{digest}"
+    target = home / entry_name(name, origin)
     home.mkdir(parents=True, exist_ok=True)
     # The system drops the lock with the process, however it ends; a soft lock would stay behind.
-    with FileLock(home / f"{target.name}.lock", fallback_to_soft=False):
+    lock = home / f"{target.name}.lock"
+    with require("filelock", "instruct").FileLock(lock, fallback_to_soft=False):
         if not target.is_dir():
-            temporary = Path(tempfile.mkdtemp(dir=home, prefix=f"{target.name}.", suffix=".tmp"))
-            try:
+            with replacing(target) as temporary:
+                temporary.mkdir()
                 build(temporary)
-                os.replace(temporary, target)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
     return target

@@ -1,16 +1,15 @@
 """Bounded memory of tokenized examples of any length."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from sphere_replay.language.rows import Row, row_length
 from sphere_replay.memory import Admission, Memory
-from sphere_replay.memory.state import check_keys, tensor_to_text, text_to_tensor, without_prefix
+from sphere_replay.memory.state import State, check_keys
 
 TASK = "task"
-_SEPARATOR = "\0"
 
 
 class TokenMemory:
@@ -73,39 +72,37 @@ class TokenMemory:
         sizes = [self._lengths[index] for index in indices.tolist()]
         return torch.tensor(sizes, dtype=torch.int64)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """A flat dictionary of contiguous tensors: per field all values in a row, and lengths."""
-        names = list(self._rows[0]) if self._rows else []
-        state = {f"slots.{key}": values for key, values in self.slots.state_dict().items()}
-        state["rows"] = text_to_tensor(_SEPARATOR.join(names))
-        for name in names:
-            state[f"rows.{name}.values"] = torch.cat([row[name] for row in self._rows])
-            sizes = [len(row[name]) for row in self._rows]
-            state[f"rows.{name}.lengths"] = torch.tensor(sizes, dtype=torch.int64)
-        return state
+    def state_dict(self) -> State:
+        """A tree of contiguous tensors: per field all rows' values end to end, and their lengths.
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        `slots` is the state of the memory that holds the tasks.
+        """
+        rows = {}
+        for name in self._rows[0] if self._rows else ():
+            sizes = [len(row[name]) for row in self._rows]
+            rows[name] = {
+                "values": torch.cat([row[name] for row in self._rows]),
+                "lengths": torch.tensor(sizes, dtype=torch.int64),
+            }
+        return {"slots": self.slots.state_dict(), "rows": rows}
+
+    def load_state_dict(self, state: State) -> None:
         """Continue from a saved memory of the same capacity and admission."""
         owner = "the saved token memory"
-        if "rows" not in state:
-            raise ValueError(f"{owner} lacks rows: was it saved by another version?")
-        names = [name for name in tensor_to_text(state["rows"]).split(_SEPARATOR) if name]
-        slots = without_prefix(state, "slots.")
-        expected = {"rows"} | {f"slots.{key}" for key in slots}
-        expected |= {f"rows.{name}.{part}" for name in names for part in ("values", "lengths")}
-        check_keys(state, expected, owner=owner)
-        filled = len(slots.get("versions", ()))
+        check_keys(state, ("slots", "rows"), owner=owner)
+        filled = len(state["slots"].get("versions", ()))
         fields: dict[str, list[Tensor]] = {}
-        for name in names:
-            values, sizes = state[f"rows.{name}.values"], state[f"rows.{name}.lengths"].tolist()
+        for name, saved in state["rows"].items():
+            check_keys(saved, ("values", "lengths"), owner=f"{name} of {owner}")
+            values, sizes = saved["values"], saved["lengths"].tolist()
             if len(sizes) != filled or sum(sizes) != len(values):
                 raise ValueError(
                     f"{owner} is damaged: {len(sizes)} lengths of {name} that sum to {sum(sizes)}, "
                     f"for {filled} slots and {len(values)} values"
                 )
             fields[name] = [part.clone() for part in torch.split(values.cpu(), sizes)]
-        self.slots.load_state_dict(slots)
-        self._rows = [{name: fields[name][i] for name in names} for i in range(filled)]
+        self.slots.load_state_dict(state["slots"])
+        self._rows = [{name: fields[name][i] for name in fields} for i in range(filled)]
         self._lengths = [row_length(row) for row in self._rows]
 
     def _check(self, rows: Sequence[Row]) -> None:

@@ -1,6 +1,5 @@
 """Pretrained models with their tokenizers, from a folder or the hub, and what trains in them."""
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,12 +55,3 @@ def load_pretrained(source: str, name: str, made_here: str, extra: str = "instru
 def trainable(model: nn.Module) -> dict[str, Tensor]:
     """The parameters that train, by name."""
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
-
-
-def fingerprint(model: nn.Module) -> str:
-    """SHA-256 of a model's parameters and buffers: two runs with equal ones began alike."""
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(f"{name}:{value.dtype}:{list(value.shape)};".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()

@@ -6,6 +6,8 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
+from sphere_replay.memory.state import State
+
 
 @dataclass(frozen=True, eq=False)
 class Offer:
@@ -44,10 +46,10 @@ class Admission(Protocol):
         """
         ...
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Settings and counters as contiguous tensors; empty if there are none."""
+    def state_dict(self) -> State:
+        """Settings and counters, under any key but `name`; empty if there are none."""
         ...
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a saved state; an error if its settings are not this policy's."""
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a saved state; an error, before any change, if it is not this policy's."""
         ...

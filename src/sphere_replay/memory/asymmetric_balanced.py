@@ -1,6 +1,5 @@
 """ABS: of the current task what is trusted stays, of earlier tasks what is hard."""
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor
 
 from sphere_replay.memory.admission import Offer
 from sphere_replay.memory.class_slots import offered_labels
-from sphere_replay.memory.state import check_keys, check_label, integers, text_to_tensor
+from sphere_replay.memory.state import State, check_policy
 
 LOSS = "loss"
 """The field with the losses."""
@@ -61,17 +60,16 @@ class AsymmetricBalanced:
                 labels[slot] = offered[row].cpu()
                 losses[slot] = offer.fields[LOSS][row].cpu()
             slots.append(slot)
-        return integers(*slots)
+        return torch.tensor(slots, dtype=torch.int64, device="cpu")
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> State:
         """The label's name, and where the current task begins."""
-        return {"label": text_to_tensor(self.label), "first_class": integers(self.first_class)}
+        return {"label": self.label, "first_class": self.first_class}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from a saved state of a policy with the same label field."""
-        check_keys(state, ("label", "first_class"), owner=f"the state of a {self.name} policy")
-        check_label(state["label"], self.label, self.name)
-        self.first_class = int(state["first_class"])
+        check_policy(state, ("first_class",), label=self.label, policy=self.name)
+        self.first_class = state["first_class"]
 
 
 def victim(losses: Tensor, past: Tensor, uniform: float) -> int:

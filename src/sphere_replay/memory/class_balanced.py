@@ -1,15 +1,12 @@
 """Class-balancing reservoir sampling: balance between classes, a uniform sample within each."""
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
 
 from sphere_replay.memory.admission import Offer
 from sphere_replay.memory.class_slots import ClassSlots, place_by_class
-from sphere_replay.memory.state import check_keys, check_label, integers, text_to_tensor
-
-_COUNTERS = ("offered_classes", "offered_counts", "full")
+from sphere_replay.memory.state import State, check_policy
 
 
 class ClassBalanced:
@@ -54,23 +51,18 @@ class ClassBalanced:
             self._full.update(held.largest())
         return slot
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> State:
         """The label's name, the slots of each class, rows offered of each, and the full classes."""
-        counters = (self._offered, self._offered.values(), sorted(self._full))
-        return (
-            {"label": text_to_tensor(self.label)}
-            | self._held.state_dict()
-            | {key: integers(*values) for key, values in zip(_COUNTERS, counters, strict=True)}
-        )
+        return {
+            "label": self.label,
+            "held": self._held.state_dict(),
+            "offered": dict(self._offered),
+            "full": sorted(self._full),
+        }
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from a saved state of a policy with the same label field."""
-        rest = dict(state)
-        check_label(rest.pop("label", None), self.label, self.name)
-        counters = {key: rest.pop(key) for key in _COUNTERS if key in rest}
-        check_keys(counters, _COUNTERS, owner=f"the state of a {self.name} policy")
-        classes, counts, full = (counters[key].tolist() for key in _COUNTERS)
-        offered = dict(zip(classes, counts, strict=True))
-        self._held.load_state_dict(rest)
-        self._offered = offered
-        self._full = set(full)
+        check_policy(state, ("held", "offered", "full"), label=self.label, policy=self.name)
+        self._held.load_state_dict(state["held"])
+        self._offered = dict(state["offered"])
+        self._full = set(state["full"])

@@ -1,13 +1,12 @@
 """Which slots hold which class: the bookkeeping that label-based policies share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from sphere_replay.memory.admission import Offer
-from sphere_replay.memory.state import check_keys, integers
-
-_KEYS = ("classes", "counts", "slots")
+from sphere_replay.memory.state import State, check_keys
 
 
 class ClassSlots:
@@ -68,28 +67,25 @@ class ClassSlots:
         self._slots.setdefault(label, []).append(slot)
         return slot
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Classes, their counts and all slots class by class, each in the order draws refer to."""
+    def state_dict(self) -> State:
+        """Slots of each class, counted and then listed class by class, in the order of draws."""
+        slots = [slot for slots in self._slots.values() for slot in slots]
         return {
-            "classes": integers(*self._slots),
-            "counts": integers(*map(len, self._slots.values())),
-            "slots": integers(*(slot for slots in self._slots.values() for slot in slots)),
+            "counts": {label: len(slots) for label, slots in self._slots.items()},
+            "slots": torch.tensor(slots, dtype=torch.int64, device="cpu"),
         }
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from a saved state."""
-        check_keys(state, _KEYS, owner="the state of a label-based policy")
-        classes, counts, slots = (state[key].tolist() for key in _KEYS)
-        if len(classes) != len(counts) or sum(counts) != len(slots):
+        check_keys(state, ("counts", "slots"), owner="the state of a label-based policy")
+        counts, slots = state["counts"], state["slots"].tolist()
+        if sum(counts.values()) != len(slots):
             raise ValueError(
-                f"the state of a label-based policy is damaged: {len(classes)} classes, "
-                f"{len(counts)} counts that sum to {sum(counts)}, {len(slots)} slots"
+                f"the state of a label-based policy is damaged: {len(counts)} classes with counts "
+                f"that sum to {sum(counts.values())}, {len(slots)} slots"
             )
         rest = iter(slots)
-        self._slots = {
-            label: [next(rest) for _ in range(count)]
-            for label, count in zip(classes, counts, strict=True)
-        }
+        self._slots = {label: [next(rest) for _ in range(count)] for label, count in counts.items()}
         self._total = len(slots)
 
 
@@ -104,7 +100,8 @@ def place_by_class(
     """Place rows one after the other by `slot(label, uniform, capacity)`, after checking them."""
     values = offered_labels(offer, len(held), label=label, policy=policy)
     rows = zip(values.tolist(), offer.uniforms.tolist(), strict=True)
-    return integers(*(slot(label, uniform, offer.capacity) for label, uniform in rows))
+    slots = [slot(label, uniform, offer.capacity) for label, uniform in rows]
+    return torch.tensor(slots, dtype=torch.int64, device="cpu")
 
 
 def offered_labels(offer: Offer, held: int, *, label: str, policy: str) -> Tensor:

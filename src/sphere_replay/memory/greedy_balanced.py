@@ -1,13 +1,12 @@
 """GDumb's greedy balancing sampler: equal quotas for the classes met so far."""
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
 
 from sphere_replay.memory.admission import Offer
 from sphere_replay.memory.class_slots import ClassSlots, place_by_class
-from sphere_replay.memory.state import check_label, text_to_tensor
+from sphere_replay.memory.state import State, check_policy
 
 
 class GreedyBalanced:
@@ -37,12 +36,11 @@ class GreedyBalanced:
             return -1
         return held.fill(label) if len(held) < capacity else held.replace(label, uniform)
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> State:
         """The label's name and the slots of each class."""
-        return {"label": text_to_tensor(self.label)} | self._held.state_dict()
+        return {"label": self.label, "held": self._held.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from a saved state of a policy with the same label field."""
-        rest = dict(state)
-        check_label(rest.pop("label", None), self.label, self.name)
-        self._held.load_state_dict(rest)
+        check_policy(state, ("held",), label=self.label, policy=self.name)
+        self._held.load_state_dict(state["held"])

@@ -15,15 +15,7 @@ from sphere_replay.memory.rows import (
     count_rows,
     describe_row,
 )
-from sphere_replay.memory.state import (
-    check_keys,
-    integers,
-    tensor_to_text,
-    text_to_tensor,
-    without_prefix,
-)
-
-_SEPARATOR = "\0"
+from sphere_replay.memory.state import State, check_keys
 
 
 class Memory:
@@ -159,42 +151,39 @@ class Memory:
         rows = won.nonzero().squeeze(1)
         self._write(self._storage, slots[rows], rows, fields)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Everything needed to continue, as a flat dictionary of contiguous tensors.
+    def state_dict(self) -> State:
+        """Everything needed to continue: a tree of contiguous tensors, numbers and text.
 
         Only filled slots are saved, and the generator's state with them.
         """
-        state = {
-            "capacity": integers(self.capacity),
-            "seen": integers(self._seen),
+        return {
+            "capacity": self.capacity,
+            "seen": self._seen,
+            "admission": {"name": self.admission.name, **self.admission.state_dict()},
+            "generator": None if self.generator is None else self.generator.get_state(),
             "versions": self.versions,
-            "admission": text_to_tensor(self.admission.name),
-            "fields": text_to_tensor(_SEPARATOR.join(self._storage)),
+            "fields": {name: self[name].clone() for name in self._storage},
         }
-        if self.generator is not None:
-            state["generator"] = self.generator.get_state()
-        state |= {f"field.{name}": self[name].clone() for name in self._storage}
-        return state | {f"admission.{key}": v for key, v in self.admission.state_dict().items()}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from a saved memory of the same capacity, admission and fields.
 
         A memory that has no fields yet takes those of the state. The generator this memory was
         built with is set to the saved state.
         """
-        policy = without_prefix(state, "admission.")
-        fields = self._check_state(state, policy)
-        saved = state.get("generator")
-        if self.generator is not None and saved is not None:
+        self._check_state(state)
+        saved, policy = state["generator"], dict(state["admission"])
+        del policy["name"]
+        if self.generator is not None:
             torch.Generator().set_state(saved.cpu())  # raises before anything has changed
         self.admission.load_state_dict(policy)
-        if self.generator is not None and saved is not None:
+        if self.generator is not None:
             self.generator.set_state(saved.cpu())
-        self._storage = self._storage or self._allocate(fields)
+        self._storage = self._storage or self._allocate(state["fields"])
         self._filled = len(state["versions"])
-        self._seen = int(state["seen"])
+        self._seen = state["seen"]
         self._versions.fill_(-1)[: self._filled] = state["versions"]
-        for name, values in fields.items():
+        for name, values in state["fields"].items():
             self[name].copy_(values)
 
     def _offer(self, fields: Mapping[str, Tensor], count: int) -> Offer:
@@ -257,25 +246,19 @@ class Memory:
                 "kept must not depend on the device"
             )
 
-    def _check_state(
-        self, state: Mapping[str, Tensor], policy: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """The saved rows, in the order of the fields, after comparing all with this memory."""
+    def _check_state(self, state: State) -> None:
+        """Compare all but the policy's own state with this memory."""
         owner = "the saved memory"
-        counters = {"capacity", "seen", "versions", "admission", "fields"}
-        check_keys({key: state[key] for key in counters & state.keys()}, counters, owner=owner)
-        names = [name for name in tensor_to_text(state["fields"]).split(_SEPARATOR) if name]
-        expected = counters | {f"field.{name}" for name in names}
-        expected |= {f"admission.{key}" for key in policy} | ({"generator"} & state.keys())
-        check_keys(state, expected, owner=owner)
-        fields = {name: state[f"field.{name}"] for name in names}
-        capacity, admission = int(state["capacity"]), tensor_to_text(state["admission"])
+        entries = ("capacity", "seen", "admission", "generator", "versions", "fields")
+        check_keys(state, entries, owner=owner)
+        capacity, fields = state["capacity"], state["fields"]
+        admission = state["admission"].get("name", "no")
         if capacity != self.capacity:
             raise ValueError(f"{owner} has capacity {capacity}, this one {self.capacity}")
         if admission != self.admission.name:
             raise ValueError(f"{owner} has {admission} admission, this one {self.admission.name}")
-        if ("generator" in state) != (self.generator is not None):
-            has = "a" if "generator" in state else "no"
+        if (state["generator"] is None) != (self.generator is None):
+            has = "no" if state["generator"] is None else "a"
             raise ValueError(f"{owner} has {has} generator, this one differs: build it likewise")
         if self._storage:
             check_names(fields, self._storage, all_of=True)
@@ -285,4 +268,3 @@ class Memory:
             raise ValueError(
                 f"{owner} is damaged: {filled} versions for {rows} rows in {capacity} slots"
             )
-        return fields

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sphere_replay.memory.admission import Offer
 from sphere_replay.memory.class_slots import offered_labels
-from sphere_replay.memory.state import check_keys, check_label, integers, text_to_tensor
+from sphere_replay.memory.state import State, check_policy
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,25 +69,25 @@ class PurityDiversity:
         """Which of the stored and offered rows, numbered in this order, must go."""
         excess = len(labels) - offer.capacity
         if excess <= 0:
-            return integers()
+            return torch.empty(0, dtype=torch.int64, device="cpu")
         if self.judge is None:
             raise ValueError(
                 f"{self.name} admission has nobody to judge examples: set its judge, or use it "
                 "with a host that does (puridiver)"
             )
         losers = losing_classes(labels, offer.uniforms[:excess])
-        candidates = torch.isin(labels, integers(*set(losers))).nonzero().squeeze(1)
+        losing = torch.tensor(sorted(set(losers)), device="cpu")
+        candidates = torch.isin(labels, losing).nonzero().squeeze(1)
         judgement = self.judge(_gathered(offer, candidates))
         return candidates[evictions(judgement, labels[candidates], losers)]
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> State:
         """The label's name."""
-        return {"label": text_to_tensor(self.label)}
+        return {"label": self.label}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Check that the saved policy had the same label field."""
-        check_keys(state, ("label",), owner=f"the state of a {self.name} policy")
-        check_label(state["label"], self.label, self.name)
+        check_policy(state, (), label=self.label, policy=self.name)
 
 
 def _gathered(offer: Offer, candidates: Tensor) -> dict[str, Tensor]:
@@ -126,7 +126,7 @@ def evictions(judgement: Judgement, labels: Tensor, losers: list[int]) -> Tensor
             members = (labels == label).nonzero().squeeze(1)
             groups[label] = _Group(judgement, members, label)
         leaving.append(groups[label].evict())
-    return integers(*leaving)
+    return torch.tensor(leaving, dtype=torch.int64, device="cpu")
 
 
 class _Group:

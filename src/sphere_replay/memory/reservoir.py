@@ -1,13 +1,12 @@
 """Reservoir sampling: at any time the memory is a uniform sample of everything offered so far."""
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from sphere_replay.memory.admission import Offer
-from sphere_replay.memory.state import check_keys
+from sphere_replay.memory.state import State, check_keys
 
 
 class Reservoir:
@@ -31,10 +30,10 @@ class Reservoir:
             slots[: until - first] = torch.arange(first, until, device="cpu")
         return slots.masked_fill_(slots >= offer.capacity, -1)
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> State:
         """Empty: the memory's generator and its count of seen rows are all there is."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Check that there is nothing to load."""
         check_keys(state, (), owner="a reservoir's state")

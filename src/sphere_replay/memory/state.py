@@ -1,32 +1,13 @@
-"""Saved state as a flat dictionary of tensors: the helpers that memory and policies share."""
+"""The state of memories and policies: a tree of tensors and plain values, checked when loaded."""
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
-import torch
-from torch import Tensor
-
-
-def text_to_tensor(text: str) -> Tensor:
-    """UTF-8 bytes as uint8, because a state holds nothing but tensors."""
-    return torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
+State = dict[str, Any]
+"""Dictionaries and lists of tensors, numbers, text and None: what `storage.trees` can write."""
 
 
-def tensor_to_text(values: Tensor) -> str:
-    """The text that `text_to_tensor` wrote."""
-    return bytes(values.tolist()).decode()
-
-
-def integers(*values: int) -> Tensor:
-    """Counters as int64 `[n]`, at any n."""
-    return torch.tensor(values, dtype=torch.int64, device="cpu")
-
-
-def without_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The entries whose key starts with the prefix, under the rest of their key."""
-    return {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
-
-
-def check_keys(state: Mapping[str, Tensor], expected: Collection[str], *, owner: str) -> None:
+def check_keys(state: Mapping[str, object], expected: Collection[str], *, owner: str) -> None:
     """Exactly the expected entries, or an error that names those missing and those unknown."""
     missing = sorted(set(expected) - state.keys())
     unknown = sorted(state.keys() - set(expected))
@@ -39,13 +20,14 @@ def check_keys(state: Mapping[str, Tensor], expected: Collection[str], *, owner:
         raise ValueError(f"{owner} {' and '.join(parts)}: was it saved by another version?")
 
 
-def check_label(saved: Tensor | None, expected: str, policy: str) -> None:
-    """A saved policy read its labels from the same field as the one it is loaded into."""
-    if saved is None:
-        raise ValueError(f"the state of a {policy} policy lacks its label field")
-    name = tensor_to_text(saved)
-    if name != expected:
+def check_policy(
+    state: Mapping[str, Any], expected: Collection[str], *, label: str, policy: str
+) -> None:
+    """Exactly the expected entries, and labels from the same field as the policy's own."""
+    check_keys(state, ("label", *expected), owner=f"the state of a {policy} policy")
+    saved = state["label"]
+    if saved != label:
         raise ValueError(
-            f"the saved {policy} policy reads labels from field {name!r}, this one from "
-            f"{expected!r}: build it with label={name!r}"
+            f"the saved {policy} policy reads labels from field {saved!r}, this one from "
+            f"{label!r}: build it with label={saved!r}"
         )

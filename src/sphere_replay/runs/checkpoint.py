@@ -1,16 +1,13 @@
 """Two generations of checkpoints that a kill at any moment leaves loadable. No pickle.
 
-A generation is a pair: `NAME.safetensors` with the tensors and `NAME.json` with everything else,
-which also holds the size and SHA-256 of the tensors it belongs to. NAME is `checkpoint` for the
-newest and `previous` for the one before.
+A generation is a pair of files, see `storage.saved`, named `checkpoint` for the newest and
+`previous` for the one before.
 
     save(folder, *flatten({"model": model.state_dict(), "step": 120}))
     latest = load_latest(folder)
     tree = unflatten(latest.tensors, latest.state)
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +16,9 @@ from typing import Any
 from torch import Tensor
 
 from sphere_replay.errors import UserError
-from sphere_replay.storage.files import plain, read_json, replace_durably, stage
-from sphere_replay.storage.trees import from_bytes, to_bytes
-
-FORMAT = 1
+from sphere_replay.storage.files import plain, replace_durably, stage
+from sphere_replay.storage.saved import pair, verified
+from sphere_replay.storage.trees import from_bytes
 
 # Newest first. The middle pair exists only if a save was cut short between moving the tensors of
 # the older checkpoint and moving its JSON.
@@ -58,13 +54,7 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor], state: Mapping[str, 
     are.
     """
     folder = Path(folder)
-    content = to_bytes(tensors)
-    body = {
-        "format": FORMAT,
-        "tensors": {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)},
-        "state": plain(state, "state"),
-    }
-    document = json.dumps({**body, "sha256": _digest(body)}, allow_nan=False).encode()
+    content, document = pair(tensors, state=plain(state, "state"))
     staged_tensors = stage(folder / "checkpoint.safetensors", content)
     staged_document = stage(folder / "checkpoint.json", document)
     # Only an intact checkpoint may replace the previous one: after falling back to it, a damaged
@@ -105,36 +95,12 @@ def _find(folder: Path) -> tuple[_Found | None, list[str]]:
         if not document.exists():
             continue
         try:
-            found = _verify(document, tensors)
+            content, saved = verified(document, tensors)
         except (OSError, ValueError) as error:
             if name == partner:
                 problems.append(str(error))
         else:
             # The middle pair is the newest checkpoint in two places, and nothing is wrong with it.
+            found = _Found(document, tensors, content, saved["state"])
             return found, problems if name == partner else []
     return None, problems
-
-
-def _verify(document: Path, tensors: Path) -> _Found:
-    saved = read_json(document)
-    digest = saved.pop("sha256", None)
-    if saved.get("format", FORMAT) != FORMAT:
-        raise ValueError(
-            f"{document} has format {saved['format']}, this version reads {FORMAT}: update "
-            "sphere-replay"
-        )
-    if digest != _digest(saved):
-        raise ValueError(f"{document} is damaged: its content does not match its checksum")
-    if not tensors.exists():
-        raise ValueError(f"{tensors} is missing")
-    content = tensors.read_bytes()
-    size = saved["tensors"]["size"]
-    if len(content) != size:
-        raise ValueError(f"{tensors} has {len(content)} bytes, {document.name} expects {size}")
-    if hashlib.sha256(content).hexdigest() != saved["tensors"]["sha256"]:
-        raise ValueError(f"{tensors} is damaged: it does not match the checksum in {document.name}")
-    return _Found(document, tensors, content, saved["state"])
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body).encode()).hexdigest()

@@ -1,9 +1,12 @@
 """Files that are either the old version or the new one, never something in between."""
 
+import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,12 +17,23 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     Several processes may write the same file at once: one of them comes last.
     """
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A free name beside `path`: the file or folder made there takes its place if all goes well."""
     temporary = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
     try:
-        _write_durably(temporary, content)
+        yield temporary
+        _flush(temporary)
         replace_durably(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)  # only there if something went wrong
+    finally:  # only there if something went wrong
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
 
 
 def stage(path: Path, content: bytes) -> Path:
@@ -28,25 +42,30 @@ def stage(path: Path, content: bytes) -> Path:
     One writer at a time: what a crash leaves behind is overwritten by the next attempt.
     """
     temporary = path.with_name(path.name + ".tmp")
-    _write_durably(temporary, content)
+    temporary.write_bytes(content)
+    _flush(temporary)
     return temporary
-
-
-def _write_durably(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def replace_durably(source: Path, target: Path) -> None:
     """Rename within a directory, then make the directory itself durable."""
     os.replace(source, target)
-    directory = os.open(target.parent, os.O_RDONLY)
+    _flush(target.parent)
+
+
+def _flush(path: Path) -> None:
+    """Wait until the disk has what was written to a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(directory)
+        os.fsync(descriptor)
     finally:
-        os.close(directory)
+        os.close(descriptor)
+
+
+def entry_name(name: str, origin: object) -> str:
+    """Name of a cached entry: readable, then a digest of everything the content depends on."""
+    digest = hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
+    return f"{name}-{digest[:16]}"
 
 
 def plain(value: object, where: str, *, spell_non_finite: bool = False) -> Any:

@@ -5,12 +5,15 @@ text or integer keys), lists and tuples whose leaves are tensors, numbers, text 
 that `flatten` alike are alike.
 """
 
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from sphere_replay.extras import require
 
 # Objects with exactly one of these keys stand for what JSON has no notation for.
 _TENSOR, _TUPLE, _ITEMS, _FLOAT = "$tensor", "$tuple", "$items", "$float"
@@ -37,16 +40,23 @@ def unflatten(tensors: Mapping[str, Tensor], skeleton: Mapping[str, Any]) -> dic
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """Safetensors content; equal tensors give equal bytes."""
-    from safetensors.torch import save
-
-    return save(dict(tensors))
+    content: bytes = require("safetensors.torch", "vision").save(dict(tensors))
+    return content
 
 
 def from_bytes(content: bytes) -> dict[str, Tensor]:
     """The inverse of `to_bytes`."""
-    from safetensors.torch import load
+    return dict(require("safetensors.torch", "vision").load(content))
 
-    return dict(load(content))
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the names, types, shapes and raw bytes of some tensors, in order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name}:{tensor.dtype}:{list(tensor.shape)};".encode())
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest()
 
 
 def _encode(value: object, path: str, tensors: dict[str, Tensor]) -> Any:

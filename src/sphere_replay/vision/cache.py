@@ -1,17 +1,15 @@
 """Decoded tensors kept between runs, as safetensors: decoding 60,000 images happens once."""
 
-import contextlib
-import hashlib
-import json
 import os
-import tempfile
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
 from sphere_replay.extras import require
+from sphere_replay.storage.files import entry_name, replacing
+from sphere_replay.storage.trees import fingerprint
 
 _FORMAT = 1
 """Part of every key; raise it when decoding changes, and old entries are no longer found."""
@@ -39,8 +37,7 @@ def cached_tensors(
         fields: Names the entry must hold.
         build: Makes the tensors.
     """
-    key = hashlib.sha256(json.dumps([_FORMAT, name, *origin]).encode()).hexdigest()[:16]
-    path = folder / f"{name}-{key}.safetensors"
+    path = folder / f"{entry_name(name, [_FORMAT, name, *origin])}.safetensors"
     entry = _read(path, fields)
     if entry is not None:
         return entry
@@ -48,16 +45,6 @@ def cached_tensors(
     digest = fingerprint(tensors)
     _write(path, tensors, digest)
     return tensors, digest
-
-
-def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of the names, types, shapes and raw bytes of some tensors, in order of the names."""
-    digest = hashlib.sha256()
-    for field in sorted(tensors):
-        tensor = tensors[field].contiguous()
-        digest.update(f"{field}:{tensor.dtype}:{list(tensor.shape)};".encode())
-        digest.update(tensor.numpy().data)
-    return digest.hexdigest()
 
 
 def _read(path: Path, fields: Collection[str]) -> tuple[dict[str, Tensor], str] | None:
@@ -75,20 +62,14 @@ def _read(path: Path, fields: Collection[str]) -> tuple[dict[str, Tensor], str] 
 
 
 def _write(path: Path, tensors: dict[str, Tensor], digest: str) -> None:
-    """Complete or not at all: a temporary file that takes the entry's name when it is whole."""
+    """Keep an entry, or warn that it could not be kept."""
     save_file = require("safetensors.torch", "vision").save_file
-    temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        os.close(handle)
-        save_file(tensors, temporary, metadata={"sha256": digest})
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            save_file(tensors, temporary, metadata={"sha256": digest})
     except (OSError, require("safetensors", "vision").SafetensorError) as error:
         # A full disk or a read-only home costs time at the next start, not this run.
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         warnings.warn(
             f"decoded images could not be kept in {path.parent} ({error}); they will be decoded "
             "again next time; set SPHERE_CACHE to a writable folder",

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from sphere_replay.errors import DataError
 from sphere_replay.extras import require
-from sphere_replay.vision.cache import cache_folder, cached_tensors, fingerprint
+from sphere_replay.storage.trees import fingerprint
+from sphere_replay.vision.cache import cache_folder, cached_tensors
 from sphere_replay.vision.decoding import OpenSplit, decode, split_from_file, split_from_hub
 from sphere_replay.vision.specs import DATASETS, DatasetSpec, dataset_spec
 

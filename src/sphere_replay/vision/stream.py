@@ -17,8 +17,7 @@ from torch import Tensor
 
 from sphere_replay.randomness import generator_for
 from sphere_replay.storage.files import write_atomically
-from sphere_replay.storage.trees import to_bytes
-from sphere_replay.vision.cache import fingerprint
+from sphere_replay.storage.trees import fingerprint, to_bytes
 from sphere_replay.vision.datasets import ImageData, dataset_spec
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind, corrupt
 

@@ -6,11 +6,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from integrations.pairs import check_equal, check_logs_agree, launch, part
 from integrations.trl.grpo import surrogate
 from language import tiny
-from sphere_replay.memory.state import without_prefix
+
+
+def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +38,13 @@ def test_gradients_are_those_of_all_groups_together(results: Path) -> None:
     replaying = set()
     for update in range(6):
         ranks = [load_file(results / f"whole-{rank}" / f"{update}.safetensors") for rank in (0, 1)]
-        model.load_state_dict(without_prefix(ranks[0], "weights."))
+        model.load_state_dict(under(ranks[0], "weights."))
         parts, counts = [], 0
         for rank, tensors in enumerate(ranks):
             for micro in (0, 1):  # two micro-batches on two processes
-                parts.append(surrogate(model, without_prefix(tensors, f"stream.{micro}.")) / 4)
+                parts.append(surrogate(model, under(tensors, f"stream.{micro}.")) / 4)
             for place in range(5):
-                group = without_prefix(tensors, f"replay.{place}.")
+                group = under(tensors, f"replay.{place}.")
                 if group:
                     count = int(group.pop("count"))
                     parts.append(surrogate(model, group) * count / 3)

@@ -10,16 +10,14 @@ import torch
 from integrations.training import history, same_weights, weights
 from integrations.trl.grpo import problems, trainer
 from language import tiny
+from states import spelled
 
 SAVING: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6}
 REPLAY: dict[str, Any] = {"capacity": 6, "pool": 4}
 
 
 def same_states(one: Any, other: Any) -> bool:
-    first, second = one.state_dict(), other.state_dict()
-    return same_weights(first["tensors"], second["tensors"]) and (
-        first["values"] == second["values"]
-    )
+    return spelled(one.state_dict()) == spelled(other.state_dict())
 
 
 @pytest.mark.parametrize("adapter", [False, True])
@@ -66,9 +64,9 @@ def test_states_go_from_hand_to_hand(tmp_path: Path) -> None:
     assert one.replay.recipe == other.replay.recipe
     assert other.replay.metrics() == one.replay.metrics()
     # Copies: training on does not reach into a state that was taken.
-    held = state["tensors"]["memory.held"].clone()
+    held = state["memory"]["held"].clone()
     other.replay.memory.offer(range(8))
-    assert torch.equal(state["tensors"]["memory.held"], held)
+    assert torch.equal(state["memory"]["held"], held)
 
 
 def test_checkpoints_that_do_not_fit_are_refused(tmp_path: Path) -> None:
