@@ -29,7 +29,7 @@ from benchmarks.rendering import Progress
 from benchmarks.timing import milliseconds, peak_memory
 from sphere_replay.allocation import Sphere, allocate
 from sphere_replay.geometry import DenseGeometry, SquaredEuclidean, TiledGeometry
-from sphere_replay.geometry.tiled import DEFAULT_BUDGET
+from sphere_replay.geometry.build import DEFAULT_BUDGET
 from sphere_replay.geometry.tiles import TileGeometry
 
 SIZES, DIMS = (500, 1000, 2000, 4000, 8000, 16000, 32000), (100, 512, 1024)

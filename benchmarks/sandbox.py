@@ -16,7 +16,7 @@ from benchmarks import harness
 from benchmarks.harness import Benchmark, Cell, at_least, column, named, option, whole
 from benchmarks.rendering import Progress
 from sphere_replay.errors import UsageError
-from sphere_replay.sandbox import Job, Limits, Sandbox, SandboxError
+from sphere_replay.sandbox import Limits, Sandbox, SandboxError, Trial
 from sphere_replay.sandbox.isolation import ISOLATIONS, pytest_command
 from sphere_replay.sandbox.worker import Worker
 
@@ -71,16 +71,16 @@ def measure(plan: Plan, progress: Progress) -> list[Cell]:
 
 
 def _measure(plan: Plan) -> list[Cell]:
-    jobs = [Job(_PROGRAM % number, _TESTS) for number in range(plan.programs)]
+    trials = [Trial(_PROGRAM % number, _TESTS) for number in range(plan.programs)]
     with (
         Sandbox(plan.isolation, workers=plan.workers) as sandbox,
         tempfile.TemporaryDirectory(prefix="sphere-bench-") as place,
         ThreadPoolExecutor(plan.workers) as threads,
     ):
-        folders = _write(jobs, Path(place))
+        folders = _write(trials, Path(place))
 
         def warm() -> None:
-            for verdict in sandbox.run_many(jobs):
+            for verdict in sandbox.run_many(trials):
                 if not verdict.passed:
                     raise RuntimeError(f"a good program failed: {verdict}")
 
@@ -108,15 +108,15 @@ def _measure(plan: Plan) -> list[Cell]:
     ]
 
 
-def _write(jobs: Sequence[Job], place: Path) -> list[Path]:
+def _write(trials: Sequence[Trial], place: Path) -> list[Path]:
     """A folder for each program, as pytest wants them."""
     place.chmod(0o755)
     folders = []
-    for number, job in enumerate(jobs):
+    for number, trial in enumerate(trials):
         folder = place / str(number)
         folder.mkdir(mode=0o755)
-        (folder / "solution.py").write_text(str(job.program))
-        (folder / "test_solution.py").write_text(job.tests)
+        (folder / "solution.py").write_text(str(trial.program))
+        (folder / "test_solution.py").write_text(trial.tests)
         folders.append(folder)
     return folders
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
-from sphere_replay.storage.saved import load_tree, save_tree
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sphere_replay import Memory, Replay
 from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.reports.statistics import mean, paired_difference
+from sphere_replay.storage.saved import load_tree, save_tree
 
 SELECTIONS = ("uniform", "mir", "sphere")
 TASKS, BATCH, NOISE = 5, 10, 0.4

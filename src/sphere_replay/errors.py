@@ -35,14 +35,6 @@ class Interrupted(Exception):  # noqa: N818  # not an error: the user asked for 
     """Somebody pressed Ctrl-C, and everything has been saved."""
 
 
-def check_device(name: str) -> None:
-    """Refuse a device that this machine does not have."""
-    import torch
-
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("torch finds no GPU here: choose --device cpu")
-
-
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """A sentence for a name that does not exist, with the closest ones that do."""
     names = list(known)

@@ -32,12 +32,6 @@ def effective_sample_size(probabilities: Tensor) -> float:
     return 1.0 / float(precise.square().sum())
 
 
-def population_std(values: Tensor) -> float:
-    """Standard deviation over all values (division by m), safe at any magnitude."""
-    magnitude = float(values.abs().max())
-    return magnitude * float((values / magnitude).std(correction=0)) if magnitude > 0 else 0.0
-
-
 def as_probabilities(weights: Tensor) -> Tensor:
     """Non-negative weights `[m]` divided by their sum; uniform if all are zero."""
     total = weights.sum()

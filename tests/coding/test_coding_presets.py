@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sphere_replay.coding.config import HOSTS, CodingConfig
+from sphere_replay.coding.config import HOST_NAMES, CodingConfig
 from sphere_replay.coding.presets import PRESETS, names, provenance, resolve
 from sphere_replay.errors import ConfigError
 from sphere_replay.replay import SELECTIONS
@@ -20,7 +20,7 @@ def test_there_are_three_presets() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("select", SELECTIONS)
 def test_every_selection_resolves_and_survives_json(preset: str, select: str) -> None:
-    for host in HOSTS:
+    for host in HOST_NAMES:
         if host == "none" and select != "uniform":
             with pytest.raises(ConfigError, match="none replays nothing"):
                 resolve(preset, host, select)

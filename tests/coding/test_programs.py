@@ -7,7 +7,7 @@ import pytest
 from sphere_replay.coding.judge import Judge, VisibleReward
 from sphere_replay.coding.problems import Problem, micro_problems, wrong_programs
 from sphere_replay.coding.programs import extract_program, text_of
-from sphere_replay.sandbox import Job, Sandbox, SandboxError, Verdict
+from sphere_replay.sandbox import Sandbox, SandboxError, Trial, Verdict
 
 CODE = "def f(x):\n    return x\n"
 
@@ -84,12 +84,14 @@ class Counting:
     """A sandbox that says of every program the same, and counts."""
 
     def __init__(self, ending: str = "finished") -> None:
-        self.jobs: list[Job] = []
+        self.trials: list[Trial] = []
         self._ending = ending
 
-    def run_many(self, jobs: list[Job]) -> list[Verdict]:
-        self.jobs += jobs
-        return [Verdict(dict.fromkeys(job.nodes or (), "passed"), self._ending) for job in jobs]
+    def run_many(self, trials: list[Trial]) -> list[Verdict]:
+        self.trials += trials
+        return [
+            Verdict(dict.fromkeys(trial.nodes or (), "passed"), self._ending) for trial in trials
+        ]
 
 
 def test_equal_programs_of_a_problem_run_once(problem: Problem) -> None:
@@ -101,8 +103,8 @@ def test_equal_programs_of_a_problem_run_once(problem: Problem) -> None:
         True,
         False,
     ]
-    assert [job.program for job in counting.jobs] == ["a", "b"]
-    assert counting.jobs[0].nodes == problem.nodes
+    assert [trial.program for trial in counting.trials] == ["a", "b"]
+    assert counting.trials[0].nodes == problem.nodes
 
 
 def test_a_sandbox_that_breaks_is_no_verdict(problem: Problem) -> None:

@@ -22,9 +22,9 @@ from sphere_replay.instruct.tiny import (
     denoise,
     tiny_folder,
 )
-from sphere_replay.language.cache import cached_folder
 from sphere_replay.language.models import BaseModel, trainable
 from sphere_replay.randomness import generator_for
+from sphere_replay.storage.files import cached_folder
 from sphere_replay.storage.trees import fingerprint
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sphere_replay.sandbox import Job, Limits, Sandbox, SandboxError, collect
+from sphere_replay.sandbox import Limits, Sandbox, SandboxError, Trial
 from sphere_replay.sandbox import sandbox as module
 from sphere_replay.sandbox.names import visible_tests
 
@@ -123,7 +123,7 @@ def test_programs_that_cannot_be_imported_fail_every_visible_test(
 def test_files_without_nodes_pass_nothing(sandbox: Sandbox, tests: str, ending: str) -> None:
     verdict = sandbox.run(GOOD, tests)
     assert (verdict.nodes, verdict.ending, verdict.passed) == ({}, ending, False)
-    assert sandbox.collect(tests) == []
+    assert sandbox.nodes_of(tests) == []
 
 
 def test_what_passed_before_the_time_was_up_has_passed(isolation: str) -> None:
@@ -183,19 +183,20 @@ def test_work(monkeypatch, capsys, tmp_path, caplog):
 
 
 def test_collecting(sandbox: Sandbox) -> None:
-    assert sandbox.collect(TESTS) == list(sandbox.run(GOOD, TESTS).nodes)
-    assert collect("def test_b():\n    pass\n\ndef test_a():\n    pass\n") == ["test_b", "test_a"]
+    assert sandbox.nodes_of(TESTS) == list(sandbox.run(GOOD, TESTS).nodes)
+    unordered = "def test_b():\n    pass\n\ndef test_a():\n    pass\n"
+    assert sandbox.nodes_of(unordered) == ["test_b", "test_a"]
     derived = "import pytest\nfrom solution import N\n"
     derived += "@pytest.mark.parametrize('i', range(N))\ndef test_i(i):\n    pass\n"
-    assert sandbox.collect(derived, "N = 2\n") == ["test_i[0]", "test_i[1]"]
+    assert sandbox.nodes_of(derived, "N = 2\n") == ["test_i[0]", "test_i[1]"]
 
 
 def test_many_programs_keep_their_order() -> None:
-    jobs = [
-        Job(f"VALUE = {n}\n", f"import solution\ndef test_{n}():\n    pass\n") for n in range(6)
+    trials = [
+        Trial(f"VALUE = {n}\n", f"import solution\ndef test_{n}():\n    pass\n") for n in range(6)
     ]
     with Sandbox(workers=2) as sandbox:
-        verdicts = sandbox.run_many(jobs)
+        verdicts = sandbox.run_many(trials)
     assert [list(verdict.nodes) for verdict in verdicts] == [[f"test_{n}"] for n in range(6)]
     assert all(verdict.passed for verdict in verdicts)
     with pytest.raises(ValueError, match="closed"):

@@ -29,7 +29,7 @@ from sphere_replay.allocation.smoothing import (
 )
 from sphere_replay.allocation.transport import transport
 from sphere_replay.geometry import Geometry, PermutedGeometry, build_geometry
-from sphere_replay.geometry.tiled import DEFAULT_BUDGET
+from sphere_replay.geometry.build import DEFAULT_BUDGET
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
 from sphere_replay.validation import check_increments
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from torch import Tensor
 
 from sphere_replay.geometry import Geometry
-from sphere_replay.numeric import median, percentile, population_std
+from sphere_replay.numeric import median, percentile
 from sphere_replay.validation import check_fraction, check_positive
 
 EPS_FLOOR = 1e-12
@@ -131,7 +131,7 @@ class SpreadScales:
         self, increments: Tensor, support: Tensor, eps_t: float, running_scale: float | None
     ) -> Temperature:
         """c_beta times the spread of the supported risk."""
-        spread = population_std(support)
+        spread = _population_std(support)
         # Equal risks leave a spread of mere rounding; it must not pass for a temperature.
         negligible = spread <= ROUNDING * float(support.max())
         return Temperature(0.0 if negligible else self.c_beta * spread)
@@ -229,3 +229,9 @@ class CalibratedScales:
         """That of the policy the rule is named after; eps_T has no part in it."""
         policy = _TEMPERATURES[TemperatureRule(self.rule)](self.fraction, self.decay)
         return policy.temperature(increments, support, 1.0, running_scale)
+
+
+def _population_std(values: Tensor) -> float:
+    """Standard deviation over all values (division by m), safe at any magnitude."""
+    magnitude = float(values.abs().max())
+    return magnitude * float((values / magnitude).std(correction=0)) if magnitude > 0 else 0.0

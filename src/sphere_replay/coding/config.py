@@ -12,9 +12,9 @@ from sphere_replay.integrations.trl.arguments import OBJECTIVE
 from sphere_replay.replay import ReplaySettings, selection_named
 from sphere_replay.sandbox import Limits
 
-__all__ = ["HOSTS", "MICRO", "SPLITS", "CodingConfig"]
+__all__ = ["HOST_NAMES", "MICRO", "SPLITS", "CodingConfig"]
 
-HOSTS = ("none", "er")
+HOST_NAMES = ("none", "er")
 """Policy optimization alone, or with replay."""
 MICRO = "micro"
 """The model, and the problems, that are made on the spot."""
@@ -95,7 +95,7 @@ class CodingConfig(ReplaySettings, FlatConfig):
         for name in ("model", "problems"):
             if not getattr(self, name):
                 raise ConfigError(f"{name} takes a name, got ''")
-        one_of("host", self.host, HOSTS)
+        one_of("host", self.host, HOST_NAMES)
         one_of("evaluate_on", self.evaluate_on, SPLITS)
         one_of("sampler", self.sampler, ("transformers", "vllm"))
         one_of("device", self.device, ("cpu", "cuda"))

@@ -16,11 +16,11 @@ from sphere_replay.coding.models import load_policy, prompt_ids, with_adapters
 from sphere_replay.coding.problems import Problem, digest
 from sphere_replay.coding.stages import build_stages, load_problems
 from sphere_replay.coding.tally import Tally
-from sphere_replay.errors import DataError, check_device
+from sphere_replay.errors import DataError
 from sphere_replay.extras import require
 from sphere_replay.language.models import BaseModel, trainable
 from sphere_replay.randomness import generator_for, globally_seeded
-from sphere_replay.runs.job import AfterStep, diverged, ends_of_tasks
+from sphere_replay.runs.job import AfterStep, check_device, diverged, ends_of_tasks
 from sphere_replay.sandbox import Sandbox, SandboxError
 from sphere_replay.scoring import NonFiniteError
 from sphere_replay.storage.trees import fingerprint

@@ -11,7 +11,7 @@ from typing import Any
 
 from sphere_replay.coding.problems import Problem
 from sphere_replay.coding.programs import extract_program, text_of
-from sphere_replay.sandbox import Job, Sandbox, SandboxError
+from sphere_replay.sandbox import Sandbox, SandboxError, Trial
 
 Attempt = tuple[Problem, str]
 """A problem and a program that is to solve it."""
@@ -36,8 +36,8 @@ class Judge:
     ) -> list[bool]:
         # What writes nothing passes nothing, and need not be run.
         wanted = {(p.id, program): p for p, program in attempts if program}
-        jobs = [Job(program, p.tests, nodes(p)) for (_, program), p in wanted.items()]
-        verdicts = dict(zip(wanted, self._sandbox.run_many(jobs), strict=True))
+        trials = [Trial(program, p.tests, nodes(p)) for (_, program), p in wanted.items()]
+        verdicts = dict(zip(wanted, self._sandbox.run_many(trials), strict=True))
         for verdict in verdicts.values():
             if verdict.ending == "broken":
                 raise SandboxError(f"a program could not be judged: {verdict.why}")

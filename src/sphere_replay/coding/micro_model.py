@@ -18,8 +18,8 @@ from sphere_replay.coding.problems import Problem, digest, wrong_programs
 from sphere_replay.coding.problems.micro_wrong import expression_of, near_misses
 from sphere_replay.extras import require
 from sphere_replay.language import pad_rows
-from sphere_replay.language.cache import cached_folder
 from sphere_replay.randomness import generator_for, globally_seeded
+from sphere_replay.storage.files import cached_folder
 
 FORMAT = 1
 """Part of every cache key; raise it when building changes."""

@@ -4,8 +4,12 @@ An allocation never looks at a distance: it applies `exp(-C/eps)` to vectors and
 radii. Everything that can do so is a `Geometry`; the algorithm above it is written once.
 """
 
-from sphere_replay.geometry.build import build_geometry, neighbor_distance_scale
-from sphere_replay.geometry.dense import DenseGeometry
+from sphere_replay.geometry.build import (
+    DenseGeometry,
+    TiledGeometry,
+    build_geometry,
+    neighbor_distance_scale,
+)
 from sphere_replay.geometry.distances import (
     Cosine,
     Distance,
@@ -16,7 +20,6 @@ from sphere_replay.geometry.distances import (
 from sphere_replay.geometry.embeddings import center_embeddings
 from sphere_replay.geometry.permuted import PermutedGeometry
 from sphere_replay.geometry.protocol import Geometry, Neighborhood
-from sphere_replay.geometry.tiled import TiledGeometry
 
 __all__ = [
     "Cosine",

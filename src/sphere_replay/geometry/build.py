@@ -1,13 +1,37 @@
-"""From features to the geometry that suits their number, and to their natural unit."""
+"""From features to the geometry that suits their number, dense or tiled, and to their unit."""
 
 from torch import Tensor
 
-from sphere_replay.geometry.dense import DenseGeometry
 from sphere_replay.geometry.distances import Cosine, Distance, SquaredEuclidean
 from sphere_replay.geometry.protocol import Geometry
-from sphere_replay.geometry.tiled import DEFAULT_BUDGET, TiledGeometry
+from sphere_replay.geometry.sources import CostSource
 from sphere_replay.geometry.tiles import TileGeometry
 from sphere_replay.numeric import median
+
+DEFAULT_BUDGET = 256 << 20
+"""Bytes a tiled geometry may use beyond the features it was given."""
+
+
+class DenseGeometry(TileGeometry):
+    """The upper triangle of C, computed once and kept: the fastest while m²/2 numbers fit."""
+
+    def __init__(self, source: CostSource) -> None:
+        super().__init__(source, keep_bytes=None)
+
+
+class TiledGeometry(TileGeometry):
+    """C tile by tile, forgotten at once: any number of memories within `budget` bytes.
+
+    What is left of the budget after the working set keeps tiles. The working set is the source's
+    own copy of the points, a panel of rows for the neighbour search (a sixteenth of the budget) and
+    two dozen tiles.
+    """
+
+    def __init__(self, source: CostSource, budget: int = DEFAULT_BUDGET) -> None:
+        super().__init__(source, keep_bytes=0, panel_bytes=budget // 16)
+        side = min(self._tile, self.size)
+        working = source.held_bytes + 2 * self._panel_bytes + 24 * side**2 * source.dtype.itemsize
+        self._keep_bytes = max(0, budget - working)
 
 
 def build_geometry(

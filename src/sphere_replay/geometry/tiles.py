@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from sphere_replay.geometry.calibration import scale_of_neighbors
+from sphere_replay.geometry.order import order_statistics, smallest
 from sphere_replay.geometry.protocol import Neighborhood
-from sphere_replay.geometry.selection import order_statistics, smallest
 from sphere_replay.geometry.sources import CostSource
 from sphere_replay.numeric import accumulation_dtype
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 from sphere_replay.hosts.er_ace import MASKED, AsymmetricOptions, AsymmetricReplay
-from sphere_replay.hosts.host import Batch, HostParts, State, Step
+from sphere_replay.hosts.host import Batch, HostParts, Step
 from sphere_replay.hosts.options import HostOptions, count, number, share
 from sphere_replay.hosts.parts.memory_fit import FitOptions, MemoryFit
 from sphere_replay.hosts.parts.mixmatch import guess_targets, mixmatch_loss
@@ -29,6 +29,7 @@ from sphere_replay.hosts.parts.mixture import (
 )
 from sphere_replay.memory import AsymmetricBalanced
 from sphere_replay.replay import Draw
+from sphere_replay.storage.trees import State
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,9 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 from sphere_replay.hosts.er import ExperienceReplay, ReplayOptions
-from sphere_replay.hosts.host import HostParts, State
+from sphere_replay.hosts.host import HostParts
 from sphere_replay.hosts.options import HostOptions, rule
+from sphere_replay.storage.trees import State
 
 MASKED = -1e9
 

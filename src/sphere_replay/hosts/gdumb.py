@@ -11,11 +11,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sphere_replay.hosts.host import Batch, HostParts, State, Step
+from sphere_replay.hosts.host import Batch, HostParts, Step
 from sphere_replay.hosts.options import HostOptions, count, number, share
-from sphere_replay.hosts.parts.cutmix import cutmix_sometimes
+from sphere_replay.hosts.parts.cutmix import cutmix_sometimes, mixed_cross_entropy
 from sphere_replay.hosts.parts.memory_fit import FitOptions, MemoryFit
-from sphere_replay.hosts.parts.trust_losses import mixed_cross_entropy
+from sphere_replay.storage.trees import State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,7 @@ from sphere_replay.scoring import (
     score,
 )
 from sphere_replay.scoring.folding import can_fold
-
-State = dict[str, Any]
+from sphere_replay.storage.trees import State
 
 LOGGER = logging.getLogger(__name__)
 

@@ -13,11 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sphere_replay.hosts.host import Batch, HostParts, State, Step, mislabelled
+from sphere_replay.hosts.host import Batch, HostParts, Step, mislabelled
 from sphere_replay.hosts.options import HostOptions, share, switch
 from sphere_replay.hosts.parts.parted_fit import PartedFit, PartedFitOptions
 from sphere_replay.memory import Judgement, PurityDiversity
 from sphere_replay.replay import Draw
+from sphere_replay.storage.trees import State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,15 +16,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from sphere_replay.hosts.host import Batch, Host, HostParts, State, Step, mislabelled
+from sphere_replay.hosts.host import Batch, Host, HostParts, Step, mislabelled
 from sphere_replay.hosts.options import HostOptions, count, number, switch
 from sphere_replay.hosts.parts.batch_norm import frozen_statistics
-from sphere_replay.hosts.parts.constraints import future_constraint, past_constraint
+from sphere_replay.hosts.parts.heads import future_constraint, past_constraint, transplant
 from sphere_replay.hosts.parts.supcon import supervised_contrastive
-from sphere_replay.hosts.parts.transplant import transplant
 from sphere_replay.memory import ClassBalanced, Memory
 from sphere_replay.replay import Draw
 from sphere_replay.scoring import cross_entropy_per_example
+from sphere_replay.storage.trees import State
 
 _CHUNK = 64
 

@@ -12,9 +12,9 @@ from sphere_replay.instruct.tasks import ORDERS
 from sphere_replay.instruct.tiny import FORMAT, MOST_WORDS, TinySpec
 from sphere_replay.language import LanguageReplaySettings
 
-__all__ = ["HOSTS", "InstructConfig"]
+__all__ = ["HOST_NAMES", "InstructConfig"]
 
-HOSTS = ("none", "er")
+HOST_NAMES = ("none", "er")
 """Sequential tuning alone, or with replay."""
 BETA1, EPSILON = 0.9, 1e-8
 """AdamW's decay of gradients, and what it adds to their size."""
@@ -68,7 +68,7 @@ class InstructConfig(LanguageReplaySettings, FlatConfig):
         if not self.model:
             raise ConfigError("model takes tiny, smollm2, a folder or an id on the hub, got ''")
         one_of("corpus", self.corpus, ORDERS)
-        one_of("host", self.host, HOSTS)
+        one_of("host", self.host, HOST_NAMES)
         one_of("evaluate_on", self.evaluate_on, [split.value for split in EvaluateOn])
         self.check_positive(
             "cap",

@@ -20,8 +20,8 @@ from sphere_replay.extras import require
 from sphere_replay.instruct.encoding import Encoder
 from sphere_replay.instruct.tasks import ANSWER, Corpus
 from sphere_replay.language import Row, features_and_losses, pad_rows
-from sphere_replay.language.cache import cached_folder
 from sphere_replay.randomness import generator_for, globally_seeded
+from sphere_replay.storage.files import cached_folder
 
 FORMAT = 1
 """Part of every cache key; raise it when building changes."""

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from sphere_replay.language.rows import Row, row_length
 from sphere_replay.memory import Admission, Memory
-from sphere_replay.memory.state import State, check_keys
+from sphere_replay.memory.state import check_keys
+from sphere_replay.storage.trees import State
 
 TASK = "task"
 

@@ -25,8 +25,7 @@ from sphere_replay.language.scoring import score_rows
 from sphere_replay.language.settings import LanguageReplaySettings
 from sphere_replay.replay import Draw
 from sphere_replay.scoring import Scores
-
-State = dict[str, Any]
+from sphere_replay.storage.trees import State
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ class LanguageReplaySettings(ScheduledSettings):
     replay_batch: int = 4
     """Examples replayed in an update, over all processes."""
     pool: int | None = 512
-    """Candidates scored at a refresh; None, or fewer memories: all."""
+    """Candidates scored at a rescoring; None, or fewer memories: all."""
     top: int | None = 16
     """How many candidates `mir-top` keeps; None: as many as are replayed."""
     unit_mass: bool = True

@@ -10,7 +10,7 @@ import torch
 
 from sphere_replay.errors import DataError
 from sphere_replay.extras import require
-from sphere_replay.language.cache import cached_folder
+from sphere_replay.storage.files import cached_folder
 
 _FORMAT = 1
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -6,7 +6,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
-from sphere_replay.memory.state import State
+from sphere_replay.storage.trees import State
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from sphere_replay.memory.admission import Offer
 from sphere_replay.memory.class_slots import ClassSlots, place_by_class
-from sphere_replay.memory.state import State, check_policy
+from sphere_replay.memory.state import check_policy
+from sphere_replay.storage.trees import State
 
 
 class ClassBalanced:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from sphere_replay.memory.admission import Offer
-from sphere_replay.memory.state import State, check_keys
+from sphere_replay.memory.state import check_keys
+from sphere_replay.storage.trees import State
 
 
 class ClassSlots:

@@ -15,7 +15,8 @@ from sphere_replay.memory.rows import (
     count_rows,
     describe_row,
 )
-from sphere_replay.memory.state import State, check_keys
+from sphere_replay.memory.state import check_keys
+from sphere_replay.storage.trees import State
 
 
 class Memory:

@@ -3,9 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-State = dict[str, Any]
-"""Dictionaries and lists of tensors, numbers, text and None: what `storage.trees` can write."""
-
 
 def check_keys(state: Mapping[str, object], expected: Collection[str], *, owner: str) -> None:
     """Exactly the expected entries, or an error that names those missing and those unknown."""

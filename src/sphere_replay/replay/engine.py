@@ -12,8 +12,9 @@ from sphere_replay.memory import Memory
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.replay.schedule import Schedule
 from sphere_replay.replay.selections import Selection, Uniform, Weighting
-from sphere_replay.replay.weighing import State, Weigher
+from sphere_replay.replay.weighing import Weigher
 from sphere_replay.scoring import Scores
+from sphere_replay.storage.trees import State
 
 Scorer = Callable[[Tensor], Scores]
 """Scores the memories in the given slots `[m]`."""

@@ -21,9 +21,9 @@ from sphere_replay.replay.backbone import FeatureSource, bare, forward_of
 from sphere_replay.replay.engine import Draw, Engine
 from sphere_replay.replay.reading import metrics_of
 from sphere_replay.replay.selections import Selection, selection_named
-from sphere_replay.replay.weighing import State
 from sphere_replay.scoring import Loss, Scores, cross_entropy_per_example, score
 from sphere_replay.scoring.restoring import parameters_of
+from sphere_replay.storage.trees import State
 
 _LONGEST_STEP = 10.0
 """A virtual step of so many times the weights' own length is no update but a scaled gradient."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sphere_replay.memory import Memory
 from sphere_replay.replay.selections import Weighting
-from sphere_replay.replay.weighing import State
+from sphere_replay.storage.trees import State
 
 
 class Schedule:

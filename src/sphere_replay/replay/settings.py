@@ -31,7 +31,7 @@ class ReplaySettings:
     """Length of the virtual step (η); None: the optimizer's learning rate."""
 
     @property
-    def candidates(self) -> dict[str, int]:
+    def drawn_from(self) -> dict[str, int]:
         """Numbers of memories that distinct draws must come from, by the name of their setting."""
         sizes = {"capacity": self.capacity}
         return sizes if self.pool is None else sizes | {"pool": self.pool}
@@ -53,7 +53,7 @@ class ReplaySettings:
             raise ConfigError(f"alpha must lie in [0, 1], got {self.alpha}")
         if self.virtual_lr is not None and not 0 <= self.virtual_lr < math.inf:
             raise ConfigError(f"virtual_lr must be finite and not negative, got {self.virtual_lr}")
-        for name, size in self.candidates.items() if distinct else ():
+        for name, size in self.drawn_from.items() if distinct else ():
             if size < self.replay_batch:
                 raise ConfigError(
                     f"{self.replay_batch} distinct memories cannot be drawn from {name}={size}: "
@@ -75,10 +75,10 @@ class ScheduledSettings(ReplaySettings):
     """Draw with replacement."""
 
     @property
-    def candidates(self) -> dict[str, int]:
+    def drawn_from(self) -> dict[str, int]:
         """Numbers of memories that distinct draws must come from, by the name of their setting."""
         ranked = self.top is not None and self.select == "mir-top"
-        return super().candidates | ({"top": self.top or 0} if ranked else {})
+        return super().drawn_from | ({"top": self.top or 0} if ranked else {})
 
     def check_replay(
         self, selections: Iterable[str] = SELECTIONS, *, distinct: bool = True

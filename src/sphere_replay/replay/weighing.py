@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,9 +9,7 @@ from torch import Tensor
 from sphere_replay.numeric import accumulation_dtype, percentile
 from sphere_replay.replay.selections import Selection, Weighting
 from sphere_replay.scoring import Scores
-
-State = dict[str, Any]
-"""A tree of tensors, numbers, strings and None: what checkpoints hold."""
+from sphere_replay.storage.trees import State
 
 
 class Weigher:

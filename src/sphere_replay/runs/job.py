@@ -1,10 +1,12 @@
-"""What a job is, and what jobs of all domains share: the tally of replay, costs, ends of tasks."""
+"""What a job is, and what jobs of all domains share: tallies, costs, devices, ends of tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from sphere_replay.errors import DivergenceError
+import torch
+
+from sphere_replay.errors import DivergenceError, UsageError
 
 
 class AfterStep(Protocol):
@@ -108,6 +110,12 @@ class ReplayTally:
     def mean(self, name: str) -> float | None:
         """Mean of a number over the draws that have it."""
         return self.sums[name] / self.counts[name] if name in self.counts else None
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that this machine does not have."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("torch finds no GPU here: choose --device cpu")
 
 
 def ratio(part: float, whole: float) -> float | None:

@@ -4,6 +4,6 @@ See `docs/sandbox.md` for what is promised, and what is not.
 """
 
 from .limits import Limits, Verdict
-from .sandbox import Job, Sandbox, SandboxError, collect
+from .sandbox import Sandbox, SandboxError, Trial
 
-__all__ = ["Job", "Limits", "Sandbox", "SandboxError", "Verdict", "collect"]
+__all__ = ["Limits", "Sandbox", "SandboxError", "Trial", "Verdict"]

@@ -21,7 +21,7 @@ class SandboxError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Job:
+class Trial:
     """A program, the test file it has to pass, and which nodes of it (None: all)."""
 
     program: str | bytes
@@ -78,12 +78,12 @@ class Sandbox:
             self._cache.put(key, verdict)
         return verdict
 
-    def run_many(self, jobs: Iterable[Job]) -> list[Verdict]:
-        """Run programs on all workers; verdicts come in the order of the jobs."""
+    def run_many(self, trials: Iterable[Trial]) -> list[Verdict]:
+        """Run programs on all workers; verdicts come in the order of the trials."""
         with ThreadPoolExecutor(self._workers) as threads:
-            return list(threads.map(lambda job: self.run(job.program, job.tests, job.nodes), jobs))
+            return list(threads.map(lambda it: self.run(it.program, it.tests, it.nodes), trials))
 
-    def collect(self, tests: str, program: str | bytes = STAND_IN) -> list[str]:
+    def nodes_of(self, tests: str, program: str | bytes = STAND_IN) -> list[str]:
         """The nodes of a test file in pytest's order; [] if there are none, or it cannot be loaded.
 
         Args:
@@ -148,12 +148,6 @@ class Sandbox:
             raise
         finally:
             self._idle.put(worker)
-
-
-def collect(tests: str, *, isolation: str = "auto", unsafe: bool = False) -> list[str]:
-    """The nodes of a test file, found in a sandbox of its own."""
-    with Sandbox(isolation, unsafe=unsafe) as sandbox:
-        return sandbox.collect(tests)
 
 
 def _start(isolation: str, unsafe: bool) -> tuple[str, Worker]:

@@ -16,7 +16,7 @@ from sphere_replay.scoring.restoring import (
     modules_restored,
     random_state_restored,
 )
-from sphere_replay.scoring.virtual import Step
+from sphere_replay.scoring.virtual import VirtualStep
 from sphere_replay.validation import check_features
 
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -106,7 +106,7 @@ def score(
             the slot.
     """
     count = _checked_count(inputs, targets, mode, chunk)
-    step = Step(model, lr, optimizer, grad_scale)
+    step = VirtualStep(model, lr, optimizer, grad_scale)
     forward = forward or _own_forward(model, mode, step.device)
     refresh = forward.refresh if isinstance(forward, FoldedForward) else None
     if chunk is None and mode == "train":
@@ -146,12 +146,12 @@ def score_batches(
     """
     if len(batches) == 0:
         raise ValueError("there is nothing to score: pass at least one batch")
-    return _score(model, Step(model, lr, optimizer, grad_scale), batches, evaluate, mode)
+    return _score(model, VirtualStep(model, lr, optimizer, grad_scale), batches, evaluate, mode)
 
 
 def _score(
     model: nn.Module,
-    step: Step,
+    step: VirtualStep,
     batches: Sequence[Batch],
     evaluate: Callable[[Batch], Evaluated],
     mode: Literal["eval", "train"],

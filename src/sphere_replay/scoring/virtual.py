@@ -42,12 +42,12 @@ def virtual_step(
     Raises:
         RuntimeError: if there is no gradient to follow.
     """
-    step = Step(model, lr, optimizer)
+    step = VirtualStep(model, lr, optimizer)
     with modules_restored(model), step.taken():
         yield
 
 
-class Step:
+class VirtualStep:
     """A virtual step that has been checked and can be taken; buffers and modes are not its concern.
 
     `grad_scale` is the factor of a gradient scaler that is still in the gradients.

@@ -5,11 +5,13 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+from sphere_replay.extras import require
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -66,6 +68,32 @@ def entry_name(name: str, origin: object) -> str:
     """Name of a cached entry: readable, then a digest of everything the content depends on."""
     digest = hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
     return f"{name}-{digest[:16]}"
+
+
+def cached_folder(
+    home: Path, name: str, origin: Mapping[str, object], build: Callable[[Path], None]
+) -> Path:
+    """The folder of an entry, built unless it is there already.
+
+    Two processes that start at once build it once: the second waits for the first. A crash leaves
+    no half-built entry, because a folder takes its name when it is complete.
+
+    Args:
+        home: Where entries live.
+        name: Readable first part of the entry's name.
+        origin: Everything the content depends on; its digest is the rest of the name.
+        build: Fills the empty folder it is given.
+    """
+    target = home / entry_name(name, origin)
+    home.mkdir(parents=True, exist_ok=True)
+    # The system drops the lock with the process, however it ends; a soft lock would stay behind.
+    lock = home / f"{target.name}.lock"
+    with require("filelock", "instruct").FileLock(lock, fallback_to_soft=False):
+        if not target.is_dir():
+            with replacing(target) as temporary:
+                temporary.mkdir()
+                build(temporary)
+    return target
 
 
 def plain(value: object, where: str, *, spell_non_finite: bool = False) -> Any:

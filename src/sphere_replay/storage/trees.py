@@ -15,6 +15,9 @@ from torch import Tensor
 
 from sphere_replay.extras import require
 
+State = dict[str, Any]
+"""A tree with text for outermost keys: what every `state_dict` gives and checkpoints hold."""
+
 # Objects with exactly one of these keys stand for what JSON has no notation for.
 _TENSOR, _TUPLE, _ITEMS, _FLOAT = "$tensor", "$tuple", "$items", "$float"
 

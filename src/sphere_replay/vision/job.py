@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sphere_replay.errors import DivergenceError, check_device
+from sphere_replay.errors import DivergenceError
 from sphere_replay.hosts import Batch, Step
-from sphere_replay.runs.job import ReplayTally, diverged, ratio
+from sphere_replay.runs.job import ReplayTally, check_device, diverged, ratio
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.datasets import ImageData

@@ -9,7 +9,7 @@ import pytest
 from sphere_replay.coding.problems import digest, micro_family, micro_problems, wrong_programs
 from sphere_replay.coding.problems.micro import STAGES
 from sphere_replay.coding.problems.micro_wrong import near_misses
-from sphere_replay.sandbox import Job, Sandbox
+from sphere_replay.sandbox import Sandbox, Trial
 
 SAMPLE = micro_family()[::97]
 
@@ -36,11 +36,11 @@ def test_problems_follow_from_the_seed() -> None:
 
 def test_references_pass_and_wrong_programs_do_not(sandbox: Sandbox) -> None:
     few = SAMPLE[::3]
-    jobs = [Job(problem.reference, problem.tests) for problem in few]
-    assert all(verdict.passed for verdict in sandbox.run_many(jobs))
+    trials = [Trial(problem.reference, problem.tests) for problem in few]
+    assert all(verdict.passed for verdict in sandbox.run_many(trials))
     for problem in few[:4]:
         wrong = [wrong_programs(problem)[place] for place in (0, -1)]
-        first, last = sandbox.run_many(Job(program, problem.tests) for program in wrong)
+        first, last = sandbox.run_many(Trial(program, problem.tests) for program in wrong)
         assert not first.passed
         assert first.nodes[problem.visible] == "passed"
         assert not last.passed

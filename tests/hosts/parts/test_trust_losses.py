@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosts.workbench import generator
-from sphere_replay.hosts.parts.cutmix import Mixed
-from sphere_replay.hosts.parts.trust_losses import consistency, mixed_cross_entropy, relabel
+from sphere_replay.hosts.parts.cutmix import Mixed, mixed_cross_entropy
+from sphere_replay.hosts.parts.parted_fit import consistency, relabel
 
 
 @given(st.integers(0, 1000), st.integers(1, 6), st.integers(2, 5))

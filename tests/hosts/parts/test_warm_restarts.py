@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from sphere_replay.hosts.parts.warm_restarts import warm_restart_lr
+from sphere_replay.hosts.parts.memory_fit import warm_restart_lr
 
 HIGH, LOW = 0.05, 0.0005
 RATES = [warm_restart_lr(epoch, HIGH, LOW) for epoch in range(256)]

@@ -18,8 +18,7 @@ from sphere_replay.integrations.trl import (
     SphereGRPOTrainer,
     paper_settings,
 )
-from sphere_replay.integrations.trl.candidates import Candidates
-from sphere_replay.integrations.trl.groups import Group
+from sphere_replay.integrations.trl.groups import Group, SampledGroups
 
 PROGRAMS = 4
 LONGEST = 6
@@ -99,7 +98,7 @@ class Witness:
     def __init__(self, training: Any) -> None:
         self.weights: list[dict[str, Tensor]] = []
         self.stream: list[list[Mapping[str, Tensor]]] = []
-        self.candidates: list[Candidates | None] = []
+        self.candidates: list[SampledGroups | None] = []
         self.counts: list[Tensor] = []
         session = training.replay
         step, sample, draw = session.step, session._sample, session._draw
@@ -112,9 +111,9 @@ class Witness:
             self.counts.append(torch.empty(0))
             step()
 
-        def watched_sample() -> Candidates:
+        def watched_sample() -> SampledGroups:
             self.candidates[-1] = sampled = sample()
-            assert isinstance(sampled, Candidates)
+            assert isinstance(sampled, SampledGroups)
             return sampled
 
         def watched_draw(weighting: Any) -> Tensor:

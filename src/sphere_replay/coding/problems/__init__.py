@@ -7,13 +7,13 @@ from .duplicates import hashed_ngrams, near_duplicates
 from .micro import micro_family, micro_problems, wrong_programs
 from .prepare import Drop, Prepared, Settings, prepare
 from .problem import SPLIT_SIZES, Problem, digest, read_problems, write_problems
-from .sources import SOURCES, Candidates, load_candidates
+from .sources import SOURCES, CandidateProblems, load_candidates
 from .splits import split_problems, split_sizes
 
 __all__ = [
     "SOURCES",
     "SPLIT_SIZES",
-    "Candidates",
+    "CandidateProblems",
     "Drop",
     "Prepared",
     "Problem",

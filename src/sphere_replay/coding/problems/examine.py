@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sphere_replay.sandbox import Job, Sandbox, SandboxError, Verdict
+from sphere_replay.sandbox import Sandbox, SandboxError, Trial, Verdict
 
 from .problem import Problem
 from .pytest_files import UNPARSABLE, imported_modules
@@ -58,13 +58,13 @@ def check_references(
         fewest: The least number of nodes, also after unstable ones are gone.
         most: The largest number of nodes.
     """
-    jobs = [Job(problem.reference, problem.tests) for problem in problems]
+    trials = [Trial(problem.reference, problem.tests) for problem in problems]
     results = [
         check_nodes(problem, verdict, fewest, most)
-        for problem, verdict in zip(problems, _run(sandbox, jobs), strict=True)
+        for problem, verdict in zip(problems, _run(sandbox, trials), strict=True)
     ]
     again = [place for place, result in enumerate(results) if not result[0].reason]
-    for place, second in zip(again, _run(sandbox, [jobs[i] for i in again]), strict=True):
+    for place, second in zip(again, _run(sandbox, [trials[i] for i in again]), strict=True):
         examined, first = results[place]
         results[place] = check_stability(examined.problem, first, second, fewest), second
     return [examined for examined, _ in results]
@@ -101,8 +101,8 @@ def check_stability(problem: Problem, first: Verdict, second: Verdict, fewest: i
     return Examined(replace(problem, nodes=stable), unstable=unstable)
 
 
-def _run(sandbox: Sandbox, jobs: Sequence[Job]) -> list[Verdict]:
-    verdicts = sandbox.run_many(jobs)
+def _run(sandbox: Sandbox, trials: Sequence[Trial]) -> list[Verdict]:
+    verdicts = sandbox.run_many(trials)
     for verdict in verdicts:
         if verdict.ending == "broken":
             raise SandboxError(f"a reference could not be judged: {verdict.why}")

@@ -24,7 +24,7 @@ NO_STAGE = "no stage"
 
 
 @dataclass(frozen=True)
-class Source:
+class ProblemSource:
     """A collection of problems with rows of one schema."""
 
     schema: str
@@ -35,20 +35,20 @@ class Source:
     """The least number of nodes; below the paper's 4 where hardly any problem has as many."""
 
 
-SOURCES: dict[str, Source] = {
-    "kodcode": Source("kodcode", "KodCode/KodCode-V1"),
-    "kodcode-demo": Source("kodcode-any"),
-    "mbpp": Source(
+SOURCES: dict[str, ProblemSource] = {
+    "kodcode": ProblemSource("kodcode", "KodCode/KodCode-V1"),
+    "kodcode-demo": ProblemSource("kodcode-any"),
+    "mbpp": ProblemSource(
         "mbpp", "google-research-datasets/mbpp", "train+test+validation+prompt", fewest=3
     ),
-    "humaneval": Source("humaneval", "openai/openai_humaneval", "test"),
-    "leetcode": Source("leetcode", fewest=2),
+    "humaneval": ProblemSource("humaneval", "openai/openai_humaneval", "test"),
+    "leetcode": ProblemSource("leetcode", fewest=2),
 }
 """Sources with files; `micro` needs none, and any other Parquet file has KodCode's columns."""
 
 
 @dataclass(frozen=True)
-class Candidates:
+class CandidateProblems:
     """What a source offers, and the rows that are no problem at all."""
 
     name: str
@@ -63,7 +63,7 @@ def source_names() -> list[str]:
     return ["micro", *SOURCES]
 
 
-def load_candidates(name: str, data: Path | None = None) -> Candidates:
+def load_candidates(name: str, data: Path | None = None) -> CandidateProblems:
     """The candidates of a source by name, or of a Parquet file with KodCode's columns by path.
 
     Args:
@@ -74,9 +74,11 @@ def load_candidates(name: str, data: Path | None = None) -> Candidates:
         # Micro-problems differ in a word or a number by design: only equal prompts are duplicates.
         # All are examined, so that the splits are those of `micro_problems`.
         family = micro_family()
-        return Candidates(name, family, (), Settings(similarity=None, enough=len(family)))
+        return CandidateProblems(name, family, (), Settings(similarity=None, enough=len(family)))
     if name.endswith(".parquet"):
-        return _candidates(name, Source("kodcode-any"), _read_parquet(Path(name), "kodcode-any"))
+        return _candidates(
+            name, ProblemSource("kodcode-any"), _read_parquet(Path(name), "kodcode-any")
+        )
     if name not in SOURCES:
         raise DataError(f"{unknown('source', name, source_names())}, or a Parquet file")
     source = SOURCES[name]
@@ -89,7 +91,9 @@ def load_candidates(name: str, data: Path | None = None) -> Candidates:
     return _candidates(name, source, rows)
 
 
-def _candidates(name: str, source: Source, rows: Iterable[Mapping[str, Any]]) -> Candidates:
+def _candidates(
+    name: str, source: ProblemSource, rows: Iterable[Mapping[str, Any]]
+) -> CandidateProblems:
     make = MAKERS[source.schema].make
     problems, dropped = [], []
     for number, row in enumerate(rows):
@@ -100,10 +104,12 @@ def _candidates(name: str, source: Source, rows: Iterable[Mapping[str, Any]]) ->
         except (*UNPARSABLE, KeyError, TypeError, AttributeError) as error:
             dropped.append(Drop(f"row {number}", "", INCOMPLETE, str(error)))
     settings = replace(Settings(), fewest=source.fewest)
-    return Candidates(name, tuple(problems), tuple(dropped), settings)
+    return CandidateProblems(name, tuple(problems), tuple(dropped), settings)
 
 
-def _read_parquet(path: Path, schema: str, source: Source | None = None) -> list[dict[str, Any]]:
+def _read_parquet(
+    path: Path, schema: str, source: ProblemSource | None = None
+) -> list[dict[str, Any]]:
     if not path.is_file():
         advice = ""
         if source is not None and source.hub is not None:
@@ -126,7 +132,7 @@ def _read_parquet(path: Path, schema: str, source: Source | None = None) -> list
     return rows
 
 
-def _read_hub(name: str, source: Source) -> Iterable[Mapping[str, Any]]:
+def _read_hub(name: str, source: ProblemSource) -> Iterable[Mapping[str, Any]]:
     if source.hub is None:
         raise DataError(
             f"{name} is read from code/{name}.parquet in a folder: name it with --data or "

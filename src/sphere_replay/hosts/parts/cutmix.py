@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 
@@ -38,3 +39,10 @@ def cutmix_sometimes(
     if torch.rand((), generator=generator) < probability:
         return cutmix(images, labels, generator)
     return Mixed(images, labels, labels, 1.0)
+
+
+def mixed_cross_entropy(logits: Tensor, mixed: Mixed) -> Tensor:
+    """Cross-entropy of mixed images: each of the two labels by its share of the area."""
+    own = F.cross_entropy(logits, mixed.labels)
+    other = F.cross_entropy(logits, mixed.other_labels)
+    return mixed.share * own + (1 - mixed.share) * other

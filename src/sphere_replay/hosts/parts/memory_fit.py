@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sphere_replay.hosts.host import Batch, Host, HostParts, State, Step
+from sphere_replay.hosts.host import Batch, Host, HostParts, Step
 from sphere_replay.hosts.options import HostOptions, count, number, switch
 from sphere_replay.hosts.parts.appraisal import Appraisal, appraise
-from sphere_replay.hosts.parts.warm_restarts import warm_restart_lr
 from sphere_replay.randomness import branched
+from sphere_replay.storage.trees import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,3 +160,14 @@ class MemoryFit(Host):
         if state["fitting"] is not None:
             self._fitting = self._fit_optimizer()
             self._fitting.load_state_dict(state["fitting"])
+
+
+def warm_restart_lr(epoch: int, high: float, low: float) -> float:
+    """Learning rate of an epoch: a tenth of `high` first, then warm restarts at 1, 2, 4, 8, ...
+
+    Within the cycle that starts at 2^j the rate falls from `high` towards `low` along a cosine.
+    """
+    if epoch == 0:
+        return high / 10
+    start = 1 << (epoch.bit_length() - 1)
+    return low + (high - low) / 2 * (1 + math.cos(math.pi * (epoch - start) / start))

@@ -17,16 +17,16 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 from sphere_replay.allocation.sampling import Scheme, draw
-from sphere_replay.hosts.host import HostParts, State, Step
+from sphere_replay.hosts.host import HostParts, Step
 from sphere_replay.hosts.options import HostOptions, count, share, switch
-from sphere_replay.hosts.parts.cutmix import Mixed, cutmix_sometimes
+from sphere_replay.hosts.parts.cutmix import Mixed, cutmix_sometimes, mixed_cross_entropy
 from sphere_replay.hosts.parts.memory_fit import FitOptions, MemoryFit
 from sphere_replay.hosts.parts.mixture import CONSTANTS, UNFINISHED, NoSplitError
 from sphere_replay.hosts.parts.partition import LEAST, Partition, partition
-from sphere_replay.hosts.parts.trust_losses import consistency, mixed_cross_entropy, relabel
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.replay import Weigher
 from sphere_replay.scoring.restoring import modules_restored
+from sphere_replay.storage.trees import State
 
 LARGEST_PART = 16
 """Batches of doubtful memories are at most this many times as large as a clean one: with a handful
@@ -174,3 +174,16 @@ class PartedFit(MemoryFit):
         """Continue where `state_dict` was taken."""
         super().load_state_dict(state)
         self._weigher.load_state_dict(state["weigher"])
+
+
+def relabel(labels: Tensor, trust: Tensor, predicted: Tensor) -> Tensor:
+    """Targets t onehot(y) + (1 - t) p: a label `[n]` counts as far as it is trusted `[n]`."""
+    given = F.one_hot(labels, predicted.shape[1]).to(predicted)
+    return torch.lerp(predicted, given, trust[:, None])
+
+
+def consistency(weak: Tensor, strong: Tensor, *, on_logits: bool = False) -> Tensor:
+    """Mean squared difference, over batch and classes, of two views' probabilities (or logits)."""
+    if not on_logits:
+        weak, strong = weak.softmax(dim=1), strong.softmax(dim=1)
+    return F.mse_loss(strong, weak)

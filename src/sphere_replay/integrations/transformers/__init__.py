@@ -6,10 +6,9 @@ trainer.train()
 
 from typing import TYPE_CHECKING, Any
 
-from sphere_replay.integrations.transformers.arguments import ReplayArguments
 from sphere_replay.integrations.transformers.callback import SphereCallback
 from sphere_replay.integrations.transformers.mixin import ReplayMixin
-from sphere_replay.integrations.transformers.session import ReplaySession
+from sphere_replay.integrations.transformers.session import ReplayArguments, ReplaySession
 from sphere_replay.integrations.transformers.trainers import SphereSeq2SeqTrainer, SphereTrainer
 
 if TYPE_CHECKING:

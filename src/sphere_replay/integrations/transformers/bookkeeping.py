@@ -41,6 +41,11 @@ class Bookkeeping(TrainerCallback):
         self.resume_from: str | None = None
         """Folder of the checkpoint to resume from; the one in `output_dir` unless given."""
 
+    def note_source(self, resume_from_checkpoint: str | bool | None) -> None:
+        """Hear what `train` was told: a folder, or whether to resume from the last checkpoint."""
+        last = resume_from_checkpoint is None or isinstance(resume_from_checkpoint, bool)
+        self.resume_from = None if last else str(resume_from_checkpoint)
+
     def restore(self, args: TrainingArguments, state: TrainerState) -> None:
         """Continue from a checkpoint if the trainer did."""
         if state.global_step:

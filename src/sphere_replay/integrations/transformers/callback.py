@@ -9,9 +9,8 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from sphere_replay.integrations.transformers.arguments import ReplayArguments
 from sphere_replay.integrations.transformers.bookkeeping import Bookkeeping
-from sphere_replay.integrations.transformers.session import ReplaySession
+from sphere_replay.integrations.transformers.session import ReplayArguments, ReplaySession
 from sphere_replay.language import check_length, check_model, longest_input
 
 

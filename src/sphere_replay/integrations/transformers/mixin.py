@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sphere_replay.integrations.transformers.arguments import ReplayArguments
 from sphere_replay.integrations.transformers.callback import (
     ReplayBookkeeping,
     check_trainer,
 )
-from sphere_replay.integrations.transformers.session import ReplaySession
+from sphere_replay.integrations.transformers.session import ReplayArguments, ReplaySession
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Trainer
@@ -55,8 +54,7 @@ class ReplayMixin(_Trainer):
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any
     ) -> Any:
         """Train; see `Trainer.train`."""
-        last = resume_from_checkpoint is None or isinstance(resume_from_checkpoint, bool)
-        self._bookkeeping.resume_from = None if last else str(resume_from_checkpoint)
+        self._bookkeeping.note_source(resume_from_checkpoint)
         return super().train(resume_from_checkpoint, *args, **options)
 
     def training_step(

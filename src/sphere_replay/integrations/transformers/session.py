@@ -1,10 +1,30 @@
-"""Replay over the updates of trainers: the paper's, on a memory made for a model."""
+"""Replay over the updates of trainers: what a user says about it, and the memory it works on."""
+
+from dataclasses import dataclass
 
 from torch import nn
 
-from sphere_replay.integrations.transformers.arguments import ReplayArguments
-from sphere_replay.language import LanguageReplay, TokenMemory, is_encoder_decoder, longest_input
+from sphere_replay.language import (
+    LanguageReplay,
+    LanguageReplaySettings,
+    TokenMemory,
+    is_encoder_decoder,
+    longest_input,
+)
 from sphere_replay.randomness import generator_for
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayArguments(LanguageReplaySettings):
+    """Settings of replay in a trainer; the defaults are the paper's for instruction tuning."""
+
+    seed: int = 0
+    """Seed of admission and of the draws; each has a generator of its own."""
+    task_field: str | None = None
+    """Column of the training set with the number of each example's task, for the logs."""
+
+    def __post_init__(self) -> None:
+        self.check_replay()
 
 
 class ReplaySession(LanguageReplay):

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sphere_replay.integrations.trl.candidates import Candidates
-from sphere_replay.integrations.trl.groups import Group, group_loss
+from sphere_replay.integrations.trl.groups import Group, SampledGroups, group_loss
 from sphere_replay.language import Ranks
 from sphere_replay.scoring import score_batches
 
@@ -27,7 +26,7 @@ class _Scored:
 def score_groups(
     trainer: Any,
     ranks: Ranks,
-    candidates: Candidates,
+    candidates: SampledGroups,
     places: Tensor,
     *,
     lr: float | None = None,
@@ -74,7 +73,7 @@ def score_groups(
 def replay_gradient(
     trainer: Any,
     ranks: Ranks,
-    candidates: Candidates,
+    candidates: SampledGroups,
     places: Tensor,
     shares: Tensor,
     *,

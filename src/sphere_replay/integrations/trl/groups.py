@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
+import torch
 from torch import Tensor
 from trl.trainer.utils import split_tensor_dict
+
+from sphere_replay.integrations.trl.problems import Problems
+from sphere_replay.language import Ranks
 
 ROUNDING = 1e-6
 """An advantage below this is the rounding of a mean of equal rewards."""
@@ -74,6 +78,48 @@ def sample_groups(
         groups += [Group(_trimmed(inputs)) for inputs in parts]
         rewards += [trainer._metrics["train"]["reward"][-1]] * len(part)
     return groups, rewards
+
+
+@dataclass(frozen=True, eq=False)
+class SampledGroups:
+    """Problems sampled in an update; n of them, spread over the processes."""
+
+    problems: Tensor
+    """int64 `[n]`."""
+    mixed: Tensor
+    """bool `[n]`: programs with different rewards."""
+    empty: Tensor
+    """bool `[n]`: no token counts."""
+    reward: float
+    """Mean over everything that was sampled."""
+    own: Mapping[int, Group]
+    """Groups of this process, by their place in `problems`; the others hold the rest."""
+    spare: Group
+    """Stands in where this process has nothing to do but others wait for it."""
+
+
+def sample_candidates(
+    trainer: Any, ranks: Ranks, problems: Problems, chosen: Tensor
+) -> SampledGroups:
+    """A group for each of the chosen problems `[n]`; all but the groups is known everywhere."""
+    places = ranks.share(torch.arange(len(chosen))).tolist()
+    # TRL gathers from all processes, so each must sample as many: some sample one for company.
+    asked = places + [0] * (-(-len(chosen) // ranks.world) - len(places))
+    rows = [trainer.train_dataset[problems.rows[int(chosen[place])]] for place in asked]
+    groups, rewards = sample_groups(trainer, rows)
+    own = dict(zip(places, groups, strict=False))
+
+    def everywhere(values: list[bool]) -> Tensor:
+        return ranks.spread(torch.tensor(values, dtype=torch.float32), places, len(chosen)) > 0
+
+    return SampledGroups(
+        problems=chosen,
+        mixed=everywhere([group.mixed for group in own.values()]),
+        empty=everywhere([group.empty for group in own.values()]),
+        reward=sum(rewards) / len(rewards),
+        own=own,
+        spare=groups[0],
+    )
 
 
 def group_loss(trainer: Any, group: Group, pinned: Tensor | None = None) -> Tensor:

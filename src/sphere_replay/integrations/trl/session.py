@@ -15,10 +15,14 @@ from sphere_replay.allocation import Sphere
 from sphere_replay.allocation.sampling import Scheme, draw
 from sphere_replay.geometry import center_embeddings, neighbor_distance_scale
 from sphere_replay.integrations.trl.arguments import NO_REPLAY, GroupReplayArguments
-from sphere_replay.integrations.trl.candidates import Candidates, sample_candidates
 from sphere_replay.integrations.trl.embeddings import prompt_embeddings
 from sphere_replay.integrations.trl.gradients import replay_gradient, score_groups
-from sphere_replay.integrations.trl.groups import books_aside, differs
+from sphere_replay.integrations.trl.groups import (
+    SampledGroups,
+    books_aside,
+    differs,
+    sample_candidates,
+)
 from sphere_replay.integrations.trl.memory import ProblemMemory
 from sphere_replay.integrations.trl.problems import Problems
 from sphere_replay.language import Ranks
@@ -188,7 +192,7 @@ class GroupReplay:
             loss=loss,
         )
 
-    def _sample(self) -> Candidates:
+    def _sample(self) -> SampledGroups:
         """New programs for some remembered problems."""
         chosen = self.memory.candidates(
             self.arguments.pool or len(self.memory),
@@ -209,7 +213,7 @@ class GroupReplay:
         )
         return candidates
 
-    def _weigh(self, candidates: Candidates, kept: Tensor) -> Weighting:
+    def _weigh(self, candidates: SampledGroups, kept: Tensor) -> Weighting:
         """Weights `[m]` of the mixed groups at the places `kept` `[m]`."""
         before = self.seconds["score"]
         with self._timed("allocate"):
@@ -218,7 +222,7 @@ class GroupReplay:
         self.costs["forwards"] += weighting.cost
         return weighting
 
-    def _score(self, candidates: Candidates, kept: Tensor) -> Scores:
+    def _score(self, candidates: SampledGroups, kept: Tensor) -> Scores:
         with self._timed("score"):
             increments, losses = score_groups(
                 self._trainer, self._ranks, candidates, kept, lr=self.arguments.virtual_lr

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
+from transformers import TrainerControl, TrainerState, TrainingArguments
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from sphere_replay.integrations.transformers.bookkeeping import Bookkeeping
 from sphere_replay.integrations.trl.arguments import GroupReplayArguments
-from sphere_replay.integrations.trl.callback import GroupBookkeeping
 from sphere_replay.integrations.trl.checks import check_prompts, check_settings
 from sphere_replay.integrations.trl.problems import Problems
 from sphere_replay.integrations.trl.session import GroupReplay
@@ -60,8 +61,7 @@ class SphereGRPOTrainer(GRPOTrainer):
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any
     ) -> Any:
         """Train; see `Trainer.train`."""
-        last = resume_from_checkpoint is None or isinstance(resume_from_checkpoint, bool)
-        self._bookkeeping.resume_from = None if last else str(resume_from_checkpoint)
+        self._bookkeeping.note_source(resume_from_checkpoint)
         return super().train(resume_from_checkpoint, *args, **options)
 
     def training_step(
@@ -96,3 +96,18 @@ class SphereGRPOTrainer(GRPOTrainer):
         if self._noted is not None:
             self._noted.append(results[0].detach())
         return results
+
+
+class GroupBookkeeping(Bookkeeping):
+    """Starts replay with a training, and keeps it in checkpoints and logs."""
+
+    def __init__(self, session: GroupReplay) -> None:
+        super().__init__(session)
+        self._replay = session
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Continue from a checkpoint if the trainer did; its embeddings are those of the start."""
+        self.restore(args, state)
+        self._replay.begin()

@@ -1,4 +1,4 @@
-"""Exact selection without sorting: the k smallest of each row, and order statistics of a stream."""
+"""Exact order without sorting: the k smallest of each row, and order statistics of a stream."""
 
 from collections.abc import Callable, Iterable, Sequence
 
