@@ -61,7 +61,7 @@ def test_showing_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "digits", "--select", "spere"], "unknown selection 'spere': did you mean sphere"),
         (["run", "digits", "--noise", "1.0"], "noise must lie in [0, 1)"),
         (["run", "digits", "--set", "capacity=5"], "raise capacity or lower replay_batch"),
-        (["run", "digits", "--set", "lr=fast"], "takes float, got 'fast'"),
+        (["run", "digits", "--set", "lr=fast"], "lr takes float, got 'fast'"),
         (["run", "digits", "--set", "speed=1"], "unknown setting 'speed'"),
         (["run", "digits", "--set", "preset=mnist"], "preset has a place of its own"),
         (["run", "instruct-tiny", "--set", "corpus=[]"], "unhashable type"),

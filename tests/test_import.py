@@ -15,6 +15,8 @@ from sphere_replay.sandbox.isolation import ISOLATIONS, missing
 
 SOURCE = Path(sphere_replay.__file__).parents[1]
 MAIN = "from sphere_replay.cli import main; code = main(sys.argv[1:])"
+ASKS_THE_DOMAINS = ("show", "run", "sweep", "search")
+"""Commands whose options are partly the domains' own."""
 FRONT = {"sphere_replay", "sphere_replay.cli", "sphere_replay.errors", "sphere_replay.extras"}
 
 
@@ -102,9 +104,10 @@ def test_the_front_door_needs_python_alone(word: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_explains_itself_with_python_alone(command: str) -> None:
-    ended = python(MAIN, command, "--help")
+def test_a_command_explains_itself_with_torch_at_most(command: str, torch_alone: Path) -> None:
+    ended = python(MAIN, command, "--help", folder=torch_alone)
     assert (ended.code, ended.err) == (0, "")
+    assert ("torch" in ended.modules) == (command in ASKS_THE_DOMAINS)
     assert "Example" in ended.out
     commands = {name for name in ended.ours if name.startswith("sphere_replay.cli.commands.")}
     assert commands == {f"sphere_replay.cli.commands.{command}"}
@@ -124,7 +127,7 @@ def test_listing_and_showing_need_torch_alone(
     ended = python(MAIN, *words, folder=torch_alone)
     assert (ended.code, ended.err) == (0, "")
     assert shown in ended.out
-    running = rf"\.(integrations|language|sandbox|job|trainer|sweep|commands\.(?!{words[0]}$))\b"
+    running = rf"\.(session|trainer|learner|vision\.job|sweep|commands\.(?!{words[0]}$))\b"
     assert not [name for name in ended.ours if re.search(running, name)]
 
 

@@ -72,7 +72,7 @@ def test_where_values_come_from() -> None:
         ({"stages": "text,text"}, "names a stage twice"),
         ({"model": "smollm2"}, "knows nothing but micro-problems"),
         ({"model": ""}, "model takes a name"),
-        ({"candidate": 3}, "did you mean candidates"),
+        ({"pol": 3}, "did you mean pool"),
         ({"wall": float("inf")}, "wall must be finite"),
     ],
 )

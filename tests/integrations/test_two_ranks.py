@@ -43,7 +43,9 @@ def test_two_processes_do_what_one_does(results: Path, tmp_path: Path) -> None:
     # Up to rounding: sums over two processes are sums in another order.
     for name, value in weights(single).items():
         torch.testing.assert_close(both[name], value, rtol=1e-3, atol=1e-5)
-    assert replay["engine"]["mass"] == pytest.approx(mine["engine"]["mass"], abs=0.01)
+    assert replay["engine"]["weigher"]["mass"] == pytest.approx(
+        mine["engine"]["weigher"]["mass"], abs=0.01
+    )
     logged = [entry for entry in single.state.log_history if "replay/loss" in entry]
     for entry, other in zip(logged, log[1:], strict=True):
         assert entry["replay/loss"] == pytest.approx(other["replay/loss"], rel=1e-3)

@@ -9,7 +9,7 @@ import torch
 from integrations.pairs import leave, write
 from integrations.training import trainer
 
-REPLAY: dict[str, Any] = {"task_field": "task", "batch": 3, "pool": 11}
+REPLAY: dict[str, Any] = {"task_field": "task", "replay_batch": 3, "pool": 11}
 OPTIONS: dict[str, Any] = {
     "gradient_accumulation_steps": 2,
     "per_device_train_batch_size": 2,

@@ -77,9 +77,8 @@ def test_a_job_that_lacks_a_module_names_the_extra_of_its_domain(
     assert done.returncode == 1
     (sentence,) = done.stderr.splitlines()[-1:]
     assert "DataError" in sentence
-    assert sentence.endswith(
-        f"is not installed; this needs it: pip install 'sphere-replay[{owner.extra}]'"
-    )
+    assert "this needs " in sentence
+    assert sentence.endswith(f": pip install 'sphere-replay[{owner.extra}]'")
 
 
 def test_each_domain_says_who_it_is() -> None:

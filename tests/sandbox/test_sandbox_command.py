@@ -77,7 +77,7 @@ def test_bad_programs_and_files_without_tests_are_verdicts(
         (("--wall", "soon"), "--wall takes SECONDS, got 'soon'"),
         (("--memory", "1"), "give at least 16777216"),
         (("--memory", "268435456"), "plain numbers are MiB"),
-        (("--isolation", "bubble"), "did you mean bubblewrap"),
+        (("--isolation", "bubble"), "unknown isolation"),
         (("--isolation", "none"), "unsafe=True"),
     ],
 )

@@ -261,4 +261,4 @@ def test_a_sweep_with_options_of_the_hardware_is_told_in_its_command(
     (folder,) = tmp_path.glob("digits-er-*")
     config = json.loads((folder / "config.json").read_text())
     assert config["autocast"] is True
-    assert "device" not in config
+    assert config["device"] == "cpu"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sphere_replay.errors import UsageError
-from sphere_replay.runs import domains
 
 if TYPE_CHECKING:
+    from sphere_replay.runs.domains import RunConfig
     from sphere_replay.runs.table import Table
 
 _OWN_PLACES = ("preset", "dataset", "host", "select", "seed")
@@ -17,12 +17,14 @@ _OWN_PLACES = ("preset", "dataset", "host", "select", "seed")
 
 def add_run_options(parser: argparse.ArgumentParser, *, select: str = "uniform") -> None:
     """What identifies a run, but for its seed."""
+    from sphere_replay.runs.domains import options
+
     parser.add_argument("preset", metavar="PRESET", help="a preset's name; `sphere ls` lists them")
     parser.add_argument("--host", default="er", help="the learner (default: er)")
     parser.add_argument(
         "--select", default=select, help=f"how memories are chosen for replay (default: {select})"
     )
-    add_domain_options(parser, *domains.options())
+    add_domain_options(parser, *options())
     parser.add_argument(
         "--set",
         action="append",
@@ -39,8 +41,10 @@ def add_seed_option(parser: argparse.ArgumentParser) -> None:
 
 def add_domain_options(parser: argparse.ArgumentParser, *names: str) -> None:
     """Options that not every domain has: presets know their values, and refuse those of others."""
+    from sphere_replay.runs.domains import options
+
     for name in names:
-        option, owners = domains.options()[name]
+        option, owners = options()[name]
         parser.add_argument(
             f"--{name}",
             type=option.kind,
@@ -60,6 +64,8 @@ def add_small_option(parser: argparse.ArgumentParser) -> None:
 
 def table_named(name: str, *, small: bool) -> "Table":
     """A table, or its small form."""
+    from sphere_replay.runs import domains
+
     return domains.table_named(name, small=small)
 
 
@@ -86,14 +92,16 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
 
 
-def config_from(arguments: argparse.Namespace, *, seed: int) -> domains.RunConfig:
+def config_from(arguments: argparse.Namespace, *, seed: int) -> "RunConfig":
     """The resolved configuration that the options describe."""
+    from sphere_replay.runs.domains import options, resolve
+
     settings = parse_settings(arguments.set)
-    for name in domains.options():
+    for name in options():
         if (value := getattr(arguments, name)) is not None:
             settings[name] = value
     try:
-        return domains.resolve(
+        return resolve(
             arguments.preset,
             host=arguments.host,
             select=arguments.select,
@@ -106,8 +114,10 @@ def config_from(arguments: argparse.Namespace, *, seed: int) -> domains.RunConfi
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """NAME=VALUE pairs, values read as JSON where they are JSON and as text where not."""
+    from sphere_replay.runs.domains import options
+
     settings: dict[str, Any] = {}
-    placed = {name for name, (option, _) in domains.options().items() if not option.also_set}
+    placed = {name for name, (option, _) in options().items() if not option.also_set}
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:

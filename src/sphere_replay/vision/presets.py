@@ -125,7 +125,9 @@ def resolve(
         settings["options"] = settings.get("options", {}) | SMALL_FITS.get(host, {})
     if select in SCORED_EVERY_STEP:
         settings |= {"every": 1, "pool": MIR_POOL.get(dataset, DEFAULT_MIR_POOL)}
-    settings["virtual_lr"] = overrides.get("lr", settings.get("lr", VisionConfig.lr))
+    rate = overrides.get("lr", settings.get("lr", VisionConfig.lr))
+    if isinstance(rate, int | float):  # what else it may be is refused under its own name
+        settings["virtual_lr"] = rate
     config = VisionConfig(
         dataset=dataset, host=host, select=select, noise=noise, seed=seed, **settings
     )

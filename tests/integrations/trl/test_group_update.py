@@ -114,15 +114,10 @@ def test_increments_are_those_of_the_optimizers_own_step(tmp_path: Path) -> None
         _step_by_hand(training, model, 3e-3)
         after = [surrogate(model, g, pinned=p) for g, p in zip(groups, pinned, strict=True)]
         seen: list[Tensor] = []
-        select = training.replay.arguments.select
-        plain = SELECTIONS[select]
-
-        def spied(recipe: Any, top: int) -> Any:
-            return _Spy(plain(recipe, top), seen)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(SELECTIONS, select, spied)
-            result = weigh(candidates, kept)
+        weigher = training.replay.weigher
+        weigher.selection, plain = _Spy(weigher.selection, seen), weigher.selection
+        result = weigh(candidates, kept)
+        weigher.selection = plain
         wanted = torch.stack(after) - torch.stack(before)
         torch.testing.assert_close(seen[0], wanted.detach(), rtol=2e-2, atol=2e-6)
         compared += int((wanted.abs() > 1e-4).sum())
@@ -136,7 +131,7 @@ def test_increments_are_those_of_the_optimizers_own_step(tmp_path: Path) -> None
 class _Spy:
     """A selection that tells the increments it was given."""
 
-    needs_scores = True
+    needs_scores = needs_features = True
 
     def __init__(self, selection: Any, seen: list[Tensor]) -> None:
         self._selection = selection
@@ -265,7 +260,7 @@ def test_only_adapters_move_and_embeddings_are_the_base_models(tmp_path: Path) -
     # Of eight problems, each has seven neighbors: the farthest stands for the eighth.
     farthest = (1 - centered @ centered.T).amax(dim=1).sort().values
     d0 = float(farthest[3] + farthest[4]) / 2
-    assert training.replay.recipe.distance.d0 == pytest.approx(d0, rel=1e-3)
+    assert training.replay.weigher.selection.recipe.distance.d0 == pytest.approx(d0, rel=1e-3)
 
 
 def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
