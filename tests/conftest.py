@@ -1,6 +1,15 @@
-"""Property tests check the same examples at every run, however busy the machine is."""
+"""No test reaches the network, and property tests check the same examples at every run."""
 
+import os
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from sphere_replay.sandbox import Limits, Sandbox
+from sphere_replay.sandbox.isolation import ISOLATIONS, missing
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read once, when the hub client is imported
 
 settings.register_profile(
     "same examples, any time",
@@ -9,3 +18,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("same examples, any time")
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    """The sandbox that a user gets without asking for anything; starting one takes its time."""
+    if all(missing(name) for name in ISOLATIONS):
+        pytest.skip("this machine offers no isolation")
+    with Sandbox(limits=Limits(wall=20.0)) as shared:
+        yield shared

@@ -1,6 +1,5 @@
 """Whole runs of PuriDivER: they learn, they resume inside a fit, and their steps are counted."""
 
-import json
 import random
 from collections import deque
 from dataclasses import replace
@@ -12,12 +11,12 @@ import torch
 from sphere_replay.errors import ConfigError, DivergenceError
 from sphere_replay.hosts import Batch, PuriDivER
 from sphere_replay.hosts.parts.appraisal import appraise
-from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.vision import load_images
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.presets import resolve
+from states import read, spelled, under_two_global_seeds
 
 DIGITS = load_images("digits")
 BRIEF: dict[str, Any] = {"limit": 160, "capacity": 40, "evaluate_every": 4, "k_s": 3, "k_t": 8}
@@ -37,10 +36,8 @@ def run(config: VisionConfig) -> VisionJob:
 
 
 def resumed(config: VisionConfig, job: VisionJob) -> VisionJob:
-    tensors, skeleton = flatten(job.state_dict())
     other = VisionJob(config, DIGITS)
-    state = unflatten(from_bytes(to_bytes(tensors)), json.loads(json.dumps(skeleton)))
-    other.load_state_dict(state)
+    other.load_state_dict(read(spelled(job.state_dict())))
     return other
 
 
@@ -61,9 +58,7 @@ def test_interrupted_anywhere_a_run_ends_with_the_same_bits(select: str) -> None
             job = resumed(config, job)
         assert job.advance(step) == records[step]
     assert job.results() == whole.results()
-    ends = [flatten(each.state_dict()) for each in (job, whole)]
-    assert to_bytes(ends[0][0]) == to_bytes(ends[1][0])
-    assert ends[0][1] == ends[1][1]
+    assert spelled(job.state_dict()) == spelled(whole.state_dict())
 
 
 def test_accuracies_are_placed_in_stream_steps_and_task_ends_follow_the_fit() -> None:
@@ -77,14 +72,8 @@ def test_accuracies_are_placed_in_stream_steps_and_task_ends_follow_the_fit() ->
 
 
 def test_a_run_neither_reads_nor_moves_the_global_generator() -> None:
-    results = []
-    for seed in (1, 2):
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            state = torch.get_rng_state()
-            results.append(run(brief("sphere")).results())
-            assert torch.equal(state, torch.get_rng_state())
-    assert results[0] == results[1]
+    first, second = under_two_global_seeds(lambda: run(brief("sphere")).results())
+    assert first == second
 
 
 @pytest.mark.parametrize("select", ["uniform", "sphere"])

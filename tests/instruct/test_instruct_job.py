@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from instruct.small import brief, corpus, llama, save, t5
 from sphere_replay.errors import DivergenceError
@@ -20,8 +19,8 @@ from sphere_replay.runs.job import SteppedJob
 from sphere_replay.runs.metrics import measure
 from sphere_replay.runs.records import TaskMatrix
 from sphere_replay.storage.files import canonical_json
-from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
-from states import spelled
+from sphere_replay.storage.trees import to_bytes
+from states import read, spelled, under_two_global_seeds
 
 RUNS: list[tuple[str, Callable[[], BaseModel], dict[str, Any]]] = [
     ("sphere", t5, {"rank": 2}),
@@ -42,11 +41,6 @@ def run(config: InstructConfig, build: Callable[[], BaseModel] = t5) -> SteppedJ
     return job
 
 
-def saved(job: SteppedJob) -> tuple[bytes, str]:
-    tensors, skeleton = flatten(job.state_dict())
-    return to_bytes(tensors), json.dumps(skeleton)
-
-
 @pytest.mark.parametrize(("select", "build", "overrides"), RUNS)
 def test_interrupted_anywhere_a_run_ends_with_the_same_bits(
     select: str,
@@ -63,24 +57,18 @@ def test_interrupted_anywhere_a_run_ends_with_the_same_bits(
     job = job_of(config, build)
     for step in range(len(whole)):
         if step in stops:
-            tensors, skeleton = saved(job)
+            written = spelled(job.state_dict())
             job = job_of(config, build)
-            job.load_state_dict(unflatten(from_bytes(tensors), json.loads(skeleton)))
+            job.load_state_dict(read(written))
         assert job.advance(step) == records[step]
     assert job.results() == whole.results()
-    assert saved(job) == saved(whole)
+    assert spelled(job.state_dict()) == spelled(whole.state_dict())
     assert job.checksums == whole.checksums
 
 
 def test_a_run_neither_reads_nor_moves_the_global_generator() -> None:
-    results = []
-    for seed in (1, 2):
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            state = torch.get_rng_state()
-            results.append(run(brief("sphere", rank=2)).state_dict())
-            assert torch.equal(state, torch.get_rng_state())
-    assert spelled(results[0]) == spelled(results[1])
+    first, second = under_two_global_seeds(lambda: run(brief("sphere", rank=2)).state_dict())
+    assert spelled(first) == spelled(second)
 
 
 def test_results_are_plain_json_and_what_the_metrics_read() -> None:

@@ -18,6 +18,16 @@ from sphere_replay.randomness import generator_for, globally_seeded
 
 VOCABULARY = 64
 PAD = 0
+_DECODER: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "pad_token_id": PAD,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
 
 
 def t5(seed: int = 0, dropout: float = 0.0) -> T5ForConditionalGeneration:
@@ -40,35 +50,18 @@ def t5(seed: int = 0, dropout: float = 0.0) -> T5ForConditionalGeneration:
 
 def qwen2(seed: int = 0, dropout: float = 0.0, positions: int = 64) -> Qwen2ForCausalLM:
     config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
+        **_DECODER,
         num_key_value_heads=1,
         max_position_embeddings=positions,
         attention_dropout=dropout,
-        pad_token_id=PAD,
-        bos_token_id=1,
-        eos_token_id=1,
     )
     with globally_seeded(generator_for(seed, "initialization")):
         return Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]  # the library's
 
 
 def llama(seed: int = 0) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        pad_token_id=PAD,
-        bos_token_id=1,
-        eos_token_id=1,
-    )
     with globally_seeded(generator_for(seed, "initialization")):
-        return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]  # the library's
+        return LlamaForCausalLM(LlamaConfig(**_DECODER))  # type: ignore[no-untyped-call]  # the library's
 
 
 def with_lora(model: Any) -> Any:

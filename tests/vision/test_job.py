@@ -12,13 +12,13 @@ from torch import Tensor
 
 from sphere_replay.errors import DivergenceError
 from sphere_replay.storage.files import canonical_json
-from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 from sphere_replay.vision import job as job_module
 from sphere_replay.vision import load_images
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.evaluation import evaluate
 from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.presets import resolve
+from states import Spelled, read, spelled, under_two_global_seeds
 
 DIGITS = load_images("digits")
 BRIEF: dict[str, Any] = {"limit": 160, "capacity": 40, "evaluate_every": 7, "k_s": 3, "k_t": 8}
@@ -43,14 +43,13 @@ def run(config: VisionConfig) -> VisionJob:
     return job
 
 
-def saved(job: VisionJob) -> tuple[bytes, str]:
-    tensors, skeleton = flatten(job.state_dict())
-    return to_bytes(tensors), json.dumps(skeleton)
+def saved(job: VisionJob) -> Spelled:
+    return spelled(job.state_dict())
 
 
-def resumed(config: VisionConfig, state: tuple[bytes, str]) -> VisionJob:
+def resumed(config: VisionConfig, state: Spelled) -> VisionJob:
     job = VisionJob(config, DIGITS)
-    job.load_state_dict(unflatten(from_bytes(state[0]), json.loads(state[1])))
+    job.load_state_dict(read(state))
     return job
 
 
@@ -86,14 +85,8 @@ def test_a_state_can_be_taken_before_the_first_and_after_the_last_step() -> None
 
 
 def test_a_run_neither_reads_nor_moves_the_global_generator() -> None:
-    results = []
-    for seed in (1, 2):
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            state = torch.get_rng_state()
-            results.append(run(brief("er", "sphere")).results())
-            assert torch.equal(state, torch.get_rng_state())
-    assert results[0] == results[1]
+    first, second = under_two_global_seeds(lambda: run(brief("er", "sphere")).results())
+    assert first == second
 
 
 @pytest.mark.parametrize(("host", "select", "overrides"), RUNS)
