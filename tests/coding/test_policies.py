@@ -10,8 +10,8 @@ import torch
 from coding.brief import brief, home, job_of
 from sphere_replay.coding import job as job_module
 from sphere_replay.coding.evaluation import accuracy, greedy_programs
-from sphere_replay.coding.job import CodingJob, open_sandbox, run_coding_job
-from sphere_replay.coding.judge import Judge
+from sphere_replay.coding.job import CodingJob, run_coding_job
+from sphere_replay.coding.judge import Judge, open_sandbox
 from sphere_replay.coding.micro_model import MicroSpec, build_qwen2, micro_tokenizer, near_wrong
 from sphere_replay.coding.models import REQUEST, load_policy, prompt_ids, prompt_of
 from sphere_replay.coding.presets import resolve

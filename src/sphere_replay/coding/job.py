@@ -11,17 +11,16 @@ import torch
 
 from sphere_replay.coding.config import CodingConfig
 from sphere_replay.coding.evaluation import accuracy
-from sphere_replay.coding.judge import Judge, VisibleReward
+from sphere_replay.coding.judge import Judge, VisibleReward, open_sandbox
 from sphere_replay.coding.models import load_policy, prompt_ids, with_adapters
 from sphere_replay.coding.problems import Problem, digest
 from sphere_replay.coding.stages import build_stages, load_problems
 from sphere_replay.coding.tally import Tally
-from sphere_replay.errors import DataError
 from sphere_replay.extras import require
 from sphere_replay.language.models import BaseModel, trainable
 from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.runs.job import AfterStep, check_device, diverged, ends_of_tasks
-from sphere_replay.sandbox import Sandbox, SandboxError
+from sphere_replay.sandbox import Sandbox
 from sphere_replay.scoring import NonFiniteError
 from sphere_replay.storage.trees import fingerprint
 
@@ -54,13 +53,8 @@ class CodingJob:
         self.config = config
         self._sandbox = sandbox
         self._tokenizer = base.tokenizer
-        lengths = dict(
-            zip(
-                (problem.id for problem in problems),
-                map(len, prompt_ids(problems, base.tokenizer)),
-                strict=True,
-            )
-        )
+        prompts = zip(problems, prompt_ids(problems, base.tokenizer), strict=True)
+        lengths = {problem.id: len(ids) for problem, ids in prompts}
         found = build_stages(problems, config, lambda p: lengths[p.id] <= config.max_prompt)
         self.stages = found.stages
         self._notes = _notes(base.tokenizer, found.too_long, config.max_prompt)
@@ -256,14 +250,9 @@ class CodingJob:
 
     def _measure(self) -> list[float]:
         """Full-suite accuracy of greedy programs on every stage, also on those to come."""
+        length = self.config.max_completion
         return [
-            accuracy(
-                self.model,
-                self._tokenizer,
-                stage.judged,
-                self._judge,
-                length=self.config.max_completion,
-            )
+            accuracy(self.model, self._tokenizer, stage.judged, self._judge, length=length)
             for stage in self.stages
         ]
 
@@ -297,19 +286,6 @@ def run_coding_job(
     except BaseException:
         sandbox.close()
         raise
-
-
-def open_sandbox(config: CodingConfig, verdicts: Path | None) -> Sandbox:
-    """The sandbox of a run, or a sentence on how to get one."""
-    try:
-        return Sandbox(
-            limits=config.limits, workers=config.workers, cache=verdicts, unsafe=config.unsafe
-        )
-    except SandboxError as error:
-        raise DataError(
-            f"{error}. `sphere sandbox check` says what this machine offers; in a run the danger "
-            "is accepted with --set unsafe=true"
-        ) from error
 
 
 def _notes(tokenizer: Any, too_long: int, most: int) -> list[str]:

@@ -7,14 +7,30 @@ that not even the time another node takes can leak into training.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from sphere_replay.coding.config import CodingConfig
 from sphere_replay.coding.problems import Problem
 from sphere_replay.coding.programs import extract_program, text_of
+from sphere_replay.errors import DataError
 from sphere_replay.sandbox import Sandbox, SandboxError, Trial
 
 Attempt = tuple[Problem, str]
 """A problem and a program that is to solve it."""
+
+
+def open_sandbox(config: CodingConfig, verdicts: Path | None) -> Sandbox:
+    """The sandbox of a run, or a sentence on how to get one."""
+    try:
+        return Sandbox(
+            limits=config.limits, workers=config.workers, cache=verdicts, unsafe=config.unsafe
+        )
+    except SandboxError as error:
+        raise DataError(
+            f"{error}. `sphere sandbox check` says what this machine offers; in a run the danger "
+            "is accepted with --set unsafe=true"
+        ) from error
 
 
 class Judge:
