@@ -1,7 +1,19 @@
 """Input checks with errors for people: what was wrong, where, and what to do about it."""
 
+import re
+from enum import StrEnum
+
 import torch
 from torch import Tensor
+
+
+class Choice(StrEnum):
+    """Alternatives by name; one that does not exist is answered with those that do."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Choice":
+        kind = re.sub(r"\B(?=[A-Z])", " ", cls.__name__).lower()
+        raise ValueError(f"unknown {kind} {value!r}; known: {', '.join(cls)}")
 
 
 def check_increments(increments: Tensor) -> Tensor:

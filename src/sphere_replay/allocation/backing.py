@@ -10,13 +10,13 @@ neighbour in reach is backed: nobody speaks against it.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from torch import Tensor
 
 from sphere_replay.geometry import Geometry
 from sphere_replay.numeric import accumulation_dtype
+from sphere_replay.validation import Choice
 
 _VOTES_HELD = 1 << 22
 """Votes `[m, classes]` at a time; more classes take further passes over the kernel."""
@@ -25,7 +25,7 @@ _TIE = 1 - 1e-6
 """Votes this close to the most are as many: the difference is the float32 kernel's."""
 
 
-class Votes(StrEnum):
+class Votes(Choice):
     """How votes are counted."""
 
     PLAIN = "plain"
@@ -33,22 +33,14 @@ class Votes(StrEnum):
     BALANCED = "balanced"
     """A class's votes over its share of the other memories, so that a frequent one has no lead."""
 
-    @classmethod
-    def _missing_(cls, value: object) -> "Votes":
-        raise ValueError(f"unknown votes {value!r}; known: {', '.join(cls)}")
 
-
-class Strength(StrEnum):
+class Strength(Choice):
     """How strongly backing counts, given the recipe's `agreement` a."""
 
     FIXED = "fixed"
     """a, whatever the memory looks like."""
     NOISE = "noise"
     """a times `noise_strength` of the label noise that the memory shows."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> "Strength":
-        raise ValueError(f"unknown strength {value!r}; known: {', '.join(cls)}")
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Callable
-from enum import StrEnum
 
 import torch
 from torch import Tensor
 
 from sphere_replay.allocation.smoothing import Smoother
 from sphere_replay.numeric import effective_sample_size
+from sphere_replay.validation import Choice
 
 _BISECTIONS = 80
 _RANGE = 1e12
 
 
-class Control(StrEnum):
+class Control(Choice):
     """An ablation, by the name that `Sphere(control=...)` takes.
 
     On the command line it is a selection, `sphere-identity` for instance; `mir-matched` is one
@@ -35,10 +35,6 @@ class Control(StrEnum):
     """alpha = 1: no uniform replay."""
     BACKING_PERMUTED = "backing-permuted"
     """Beyond the paper: backing dealt out anew among the memories of each label."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> "Control":
-        raise ValueError(f"unknown control {value!r}; known: {', '.join(cls)}")
 
 
 def softmax_sensitivity(smoother: Smoother, consensus: Tensor, temperature: float) -> Tensor:

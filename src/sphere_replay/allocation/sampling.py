@@ -1,15 +1,15 @@
 """Drawing memories by their weights, and the coefficients that make the drawn sum honest."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from torch import Tensor
 
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
+from sphere_replay.validation import Choice
 
 
-class Scheme(StrEnum):
+class Scheme(Choice):
     """How memories are drawn. The drawn sum is Σ_r coefficient_r * loss_r."""
 
     REPLACEMENT = "replacement"
@@ -20,10 +20,6 @@ class Scheme(StrEnum):
     SYSTEMATIC = "systematic"
     """Distinct memories with exactly the inclusion probabilities π_i = min(1, c w̄_i), coefficient
     w̄_i/π_i: unbiased, and a memory is never replayed twice."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> "Scheme":
-        raise ValueError(f"unknown scheme {value!r}; known: {', '.join(cls)}")
 
 
 @dataclass(frozen=True)

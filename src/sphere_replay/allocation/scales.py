@@ -7,14 +7,13 @@ domain; `FixedScales` is the plain Algorithm 1, `CalibratedScales` goes beyond t
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from sphere_replay.geometry import Geometry
 from sphere_replay.numeric import median, percentile
-from sphere_replay.validation import check_fraction, check_positive
+from sphere_replay.validation import Choice, check_fraction, check_positive
 
 EPS_FLOOR = 1e-12
 """Smallest kernel scale. It binds where half of the memories coincide with their k_s neighbours;
@@ -161,7 +160,7 @@ class QuantileScales:
         return Temperature(self.fraction * percentile(support, self.quantile) * eps_t)
 
 
-class TemperatureRule(StrEnum):
+class TemperatureRule(Choice):
     """Where a temperature comes from, given the `fraction` f of `CalibratedScales`."""
 
     INCREMENTS = "increments"
@@ -170,10 +169,6 @@ class TemperatureRule(StrEnum):
     """T = f * std([Sδ]_+), as in `SpreadScales`."""
     QUANTILE = "quantile"
     """T = f * P95([Sδ]_+), as in `QuantileScales` at eps_T = 1."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> "TemperatureRule":
-        raise ValueError(f"unknown temperature rule {value!r}; known: {', '.join(cls)}")
 
 
 _TEMPERATURES: dict[TemperatureRule, Callable[[float, float], Scales]] = {
