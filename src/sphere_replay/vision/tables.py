@@ -88,6 +88,15 @@ VISION_TABLES = (
         (_ER, _MIR, _ER_SPHERE, _ACE, _ACE_SPHERE),
         _noise(0.0, 0.4),
     ),
+    Table(
+        "digits-calibrated",
+        "Split digits, gains over the host, K = 100 (%)",
+        "digits",
+        _CALIBRATED,
+        _noise(0.0, 0.4),
+        (_TAIL, _CLASS_IL),
+        settings=_STEADY,
+    ),
     _table(
         "mnist",
         "Split MNIST, Class-IL accuracy (%), K = 500",
