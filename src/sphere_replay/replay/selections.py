@@ -199,6 +199,9 @@ SELECTIONS: dict[str, Callable[[Sphere, int], Selection]] = {
 }
 """Names on the command line. A recipe serves those built on it, `top` those that rank."""
 
+UNLABELLED = tuple(name for name in SELECTIONS if name != "sphere-calibrated")
+"""Those for memories without class numbers: token sequences, groups of programs."""
+
 
 def selection_named(name: str, recipe: Sphere, top: int = MirTop.top) -> Selection:
     """The selection of a name, on the given recipe."""
