@@ -2,32 +2,32 @@
 # The runs behind results/development/calibration.md: bash results/development/calibration.sh [WORKERS]
 set -eu
 workers=${1:-2}
-dev() {  # FILE TABLE [OPTIONS]: some rows of a table on four development seeds
+dev() {  # FILE TABLE [OPTIONS]: some rows of a table on three development seeds
   file=$1; table=$2; shift 2
-  sphere sweep "$table" --development --seeds 4 --workers "$workers" --quiet --out runs/development \
+  sphere sweep "$table" --development --seeds 3 --workers "$workers" --quiet --out runs/development \
     --save "results/development/$file.json" "$@"
 }
-noisy_rows=("ER + calibrated" "ER-ACE + calibrated")
-
-dev mnist-hosts mnist-calibrated --methods ER ER-ACE "ER + SPHERE" "ER-ACE + SPHERE" --columns Clean 40%
-dev digits-hosts digits-calibrated --methods ER ER-ACE --columns Clean 40%
-candidate() {  # NAME [OPTIONS]
+both() {  # NAME [OPTIONS]: hosts with a calibrated selection on MNIST and on digits
   name=$1; shift
-  dev "mnist-$name" mnist-calibrated --methods "${noisy_rows[@]}" --columns Clean 40% "$@"
-  dev "digits-$name" digits-calibrated --methods "${noisy_rows[@]}" --columns Clean 40% "$@"
+  for data in mnist digits; do
+    dev "$data-$name" "$data-calibrated" --methods "ER + calibrated" "ER-ACE + calibrated" --columns Clean 40% "$@"
+  done
 }
-candidate plain
-candidate noise --set 'calibration={"strength": "noise"}'
-candidate noise-unit-mass --set 'calibration={"strength": "noise"}' --set unit_mass=true
-candidate balanced --set 'calibration={"votes": "balanced"}'
-candidate balanced-noise --set 'calibration={"votes": "balanced", "strength": "noise"}'
-candidate unit-mass --set unit_mass=true
-candidate leave-one-out --set 'calibration={"leave_one_out": true}'
-candidate local --set 'calibration={"neighbors": 5, "far": 25}'
-candidate backing-alone --set 'calibration={"alpha": 0}'
-candidate kernel-alone --set 'calibration={"agreement": 0}'
-candidate every-16 --set every=16
-for strength in 0.25 0.4 0.6 0.75 1.5 2.5 4; do
-  dev "mnist-strength-$strength" mnist-calibrated --methods ER ER-ACE --columns 40% \
+for data in mnist digits; do
+  dev "$data-hosts" "$data-calibrated" --methods ER ER-ACE --columns Clean 40%
+done
+both plain
+both noise --set 'calibration={"strength": "noise"}'
+both unit-mass --set unit_mass=true
+both noise-unit-mass --set 'calibration={"strength": "noise"}' --set unit_mass=true
+for strength in 0.25 0.4 0.6; do
+  dev "mnist-er-ace-strength-$strength" mnist-calibrated --methods ER-ACE --columns 40% \
     --set "options={\"strength\": $strength}"
 done
+for strength in 1.5 2.5; do
+  dev "mnist-er-strength-$strength" mnist-calibrated --methods ER --columns 40% --set "options={\"strength\": $strength}"
+done
+both balanced --set 'calibration={"votes": "balanced"}'
+both every-16 --set every=16
+both backing-alone --set 'calibration={"alpha": 0}'
+both kernel-alone --set 'calibration={"agreement": 0}'
