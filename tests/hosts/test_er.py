@@ -48,24 +48,50 @@ def test_a_step_is_the_sum_of_the_stream_loss_and_the_scaled_replay_loss(
         assert any(draw.scale < 1 for draw in draws)
 
 
-def test_the_joint_form_is_the_mean_over_the_concatenated_batch() -> None:
+def test_the_joint_form_is_the_mean_over_both_batches() -> None:
     host = ExperienceReplay(parts(options={"joint_batch": 1}))
     draws = listening(host).draws
 
     def losses(network: nn.Module, view: View, batch: Batch, *drawn: Draw) -> list[Tensor]:
-        images = torch.cat([batch.images, *(draw["x"] for draw in drawn)])
-        labels = torch.cat([batch.labels, *(draw["y"] for draw in drawn)])
-        each = F.cross_entropy(network(view(images)), labels, reduction="none")
-        return [each.sum() / (BATCH + 6 if drawn else BATCH)]
+        pairs = [(batch.images, batch.labels), *((draw["x"], draw["y"]) for draw in drawn)]
+        each = [
+            F.cross_entropy(network(view(images)), labels, reduction="none")
+            for images, labels in pairs
+        ]
+        return [torch.cat(each).mean()]
 
     for seed in range(4):
         observe_and_check(host, stream_batch(seed), losses)
     assert len(draws) == 3
 
 
-def test_the_joint_form_is_refused_where_scores_need_the_stream_gradient() -> None:
-    with pytest.raises(ValueError, match="joint_batch"):
-        ExperienceReplay(parts("sphere", options={"joint_batch": 1}))
+@pytest.mark.parametrize("strength", [1.0, 0.5])
+def test_the_joint_form_scores_along_the_whole_stream_gradient(strength: float) -> None:
+    options = {"joint_batch": True, "strength": strength}
+    host = ExperienceReplay(parts("sphere", options=options))
+    draws, scales = listening(host).draws, []
+
+    def losses(network: nn.Module, view: View, batch: Batch, *drawn: Draw) -> list[Tensor]:
+        stream = F.cross_entropy(network(view(batch.images)), batch.labels, reduction="sum")
+        if not drawn:
+            return [stream / BATCH]
+        (draw,) = drawn
+        scales.append(draw.scale)
+        replayed = F.cross_entropy(network(view(draw["x"])), draw["y"], reduction="sum")
+        return [stream / (BATCH + 6), strength * draw.scale * replayed / (BATCH + 6)]
+
+    for seed in range(4):
+        observe_and_check(host, stream_batch(seed), losses)
+    assert len(draws) == 3
+    assert min(scales) < 1
+    plain = ExperienceReplay(parts("sphere"))
+    batches = [stream_batch(seed) for seed in range(2)]
+    for each in (host := ExperienceReplay(parts("sphere", options=options)), plain):
+        for batch in batches:
+            each.observe(batch)
+    # The first scoring of both comes before any difference between them.
+    first, second = (listening(each).gradients[0] for each in (host, plain))
+    torch.testing.assert_close(first, second)
 
 
 def test_memories_are_the_images_as_they_came() -> None:

@@ -1,6 +1,7 @@
 """Every selection against its formula, at ordinary values and at the ends of the number range."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ NAMES = (
     "sphere-permuted",
     "mir-matched",
     "sphere-no-floor",
+    "sphere-calibrated",
 )
 RECIPE = Sphere.vision(k_s=3, k_t=8)
 CONTROLS = {
@@ -54,7 +56,8 @@ def generator(seed: int = 0) -> torch.Generator:
 def scored(increments: Tensor, losses: Tensor | None = None, seed: int = 0) -> Scores:
     """Scores with the given increments (or losses) and random features."""
     features = torch.randn(len(increments), 4, generator=generator(seed))
-    return Scores(increments, increments if losses is None else losses, features)
+    labels = torch.arange(len(increments)) % 3
+    return Scores(increments, increments if losses is None else losses, features, labels)
 
 
 def random_scores(size: int, seed: int = 0, scale: float = 1.0) -> Scores:
@@ -240,3 +243,19 @@ def test_the_permuted_control_shuffles_with_the_generator_it_is_given() -> None:
 def test_effective_sample_size_of_a_weighting_by_hand(weights: list[float], size: float) -> None:
     weighting = Weighting(torch.tensor(weights), mass=sum(weights))
     assert weighting.effective_sample_size == pytest.approx(size)
+
+
+def test_calibrated_weights_are_those_of_allocate_with_the_stored_labels() -> None:
+    scores = random_scores(30)
+    assert scores.features is not None
+    weighting = weigh(selection_named("sphere-calibrated", RECIPE), scores)
+    expected = allocate(
+        scores.increments, scores.features, Sphere.calibrated(), labels=scores.labels
+    )
+    assert torch.equal(weighting.weights, expected.weights)
+    assert weighting.mass == expected.mass
+    assert expected.backing is not None
+    assert weighting.details["backing"] == float(expected.backing.mean())
+    assert weighting.details["label_noise"] == expected.label_noise
+    with pytest.raises(ValueError, match="pass labels"):
+        weigh(selection_named("sphere-calibrated", RECIPE), replace(scores, labels=None))

@@ -26,6 +26,7 @@ def _record(**changes: object) -> AccuracyRecord:
         "task_of_class": torch.tensor([0, 0, 1, 1, 2]),
         "counts": torch.tensor([10, 30, 20, 20, 5]),
         "anytime": ((10, 0.8), (20, 0.5), (30, 0.2)),
+        "tail": (0.25, 0.5, 0.375),
     }
     return AccuracyRecord(**{**fields, **changes})  # type: ignore[arg-type]  # checked at run time
 
@@ -33,6 +34,7 @@ def _record(**changes: object) -> AccuracyRecord:
 # A[t, j] of the record by hand: [.75], [.7, .8], [.275, .45, .9].
 BY_HAND = {
     "class_il": (0.275 + 0.45 + 0.9) / 3,
+    "tail_accuracy": 0.375,
     "task_il": (0.75 + 0.8 + 1.0) / 3,
     "aaa": (0.75 + (0.7 + 0.8) / 2 + 1.625 / 3) / 3,
     "anytime_accuracy": 0.5,
@@ -146,6 +148,7 @@ def test_order_of_classes_does_not_matter() -> None:
         record.task_of_class[order],
         record.counts[order],
         record.anytime,
+        record.tail,
     )
     assert measure(shuffled) == pytest.approx(measure(record), abs=1e-15)
 
@@ -185,6 +188,8 @@ def test_records_survive_json_bit_for_bit() -> None:
         assert before.dtype == after.dtype
         assert torch.equal(before.nan_to_num(-1), after.nan_to_num(-1))
     assert back.anytime == record.anytime
+    assert back.tail == record.tail
+    assert AccuracyRecord.from_dict({**record.to_dict(), "tail": []}).tail == ()
     matrix = record.tasks()
     again = TaskMatrix.from_dict(json.loads(json.dumps(matrix.to_dict(), allow_nan=False)))
     assert torch.equal(matrix.values.nan_to_num(-1), again.values.nan_to_num(-1))
@@ -208,6 +213,7 @@ def _with(values: Tensor, row: int, column: int, value: float) -> Tensor:
         ({"counts": torch.tensor([10, 1])}, "one number per class"),
         ({"task_of_class": torch.tensor([0, 0, 1, 1, 1])}, "no class belongs to task 2"),
         ({"anytime": ((3, 1.5),)}, "at step 3 is 1.5"),
+        ({"tail": (0.5, 45.0)}, "of the tail is 45.0"),
     ],
 )
 def test_wrong_records_are_refused(changes: dict[str, object], message: str) -> None:

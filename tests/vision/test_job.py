@@ -4,6 +4,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor
 
 from sphere_replay.errors import DivergenceError
+from sphere_replay.runs.metrics import measure
+from sphere_replay.runs.records import record_of
 from sphere_replay.storage.files import canonical_json
 from sphere_replay.vision import job as job_module
 from sphere_replay.vision import load_images
@@ -353,3 +356,49 @@ def test_checksums_tell_data_and_streams_apart() -> None:
     one, other = (VisionJob(brief(seed=seed), DIGITS).checksums for seed in (0, 1))
     assert one["images"] == other["images"] == DIGITS.checksum
     assert one["stream"] != other["stream"]
+
+
+def test_the_tail_is_measured_at_ten_steps_of_the_last_quarter() -> None:
+    job = VisionJob(brief(limit=1000, batch=5, drop_last=True), DIGITS)
+    last = [step for step, turn in enumerate(job._turns) if turn.task == 4]
+    seen: list[tuple[int, float]] = []
+    for step in range(len(job)):
+        before = len(job.results()["accuracy"]["tail"])
+        job.advance(step)
+        tail = job.results()["accuracy"]["tail"]
+        seen += [(step, value) for value in tail[before:]]
+    steps = [step for step, _ in seen]
+    assert len(steps) == len(set(steps)) == 10
+    assert steps[-1] == last[-1]
+    assert steps[0] >= last[0] + 3 * len(last) // 4
+    gaps = {after - before for before, after in pairwise(steps)}
+    assert max(gaps) - min(gaps) <= 1
+    # The last of them is the accuracy after the task, as the table's metric has it.
+    metrics = measure(record_of(job.results()))
+    assert seen[-1][1] == pytest.approx(metrics["class_il"], rel=1e-12)
+    assert metrics["tail_accuracy"] == pytest.approx(sum(value for _, value in seen) / 10)
+
+
+def test_a_host_that_fits_at_the_end_has_no_tail() -> None:
+    job = run(brief("gdumb", options={"epochs": 1}))
+    assert job.results()["accuracy"]["tail"] == []
+    assert "tail_accuracy" not in measure(record_of(job.results()))
+
+
+def test_a_part_of_the_test_set_stands_for_all_of_it_in_the_tail() -> None:
+    whole, part = (run(brief(tail_limit=limit)) for limit in (None, 60))
+    assert saved(whole)[0] == saved(part)[0]
+    tails = [job.results()["accuracy"]["tail"] for job in (whole, part)]
+    assert tails[0] != tails[1]
+    assert tails[0] == pytest.approx(tails[1], abs=0.25)
+
+
+def test_small_last_batches_can_be_dropped() -> None:
+    kept, dropped = (VisionJob(brief(batch=9, drop_last=on), DIGITS) for on in (False, True))
+    sizes = [
+        [len(turn.indices) for turn in job._turns if turn.indices is not None]
+        for job in (kept, dropped)
+    ]
+    assert min(sizes[0]) < 9
+    assert set(sizes[1]) == {9}
+    assert sizes[0].count(9) == len(sizes[1])

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from sphere_replay.allocation import Sphere
 from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS
-from sphere_replay.replay import SELECTIONS
+from sphere_replay.replay import SELECTIONS, SphereSelection
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
+from sphere_replay.vision.models import MLP
 from sphere_replay.vision.presets import names, provenance, resolve
 
 FULL = ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet"]
@@ -281,3 +283,28 @@ def test_options_that_a_host_does_not_have_are_found_before_any_work_starts(
     """A misspelt option that is silently ignored makes a run that is not what its config says."""
     with pytest.raises(ValueError, match=next(iter(options))):
         build_host(resolve("digits", host, options=options))
+
+
+def test_a_calibrated_selection_has_a_recipe_of_its_own() -> None:
+    config = resolve(
+        "digits", "er", "sphere-calibrated", alpha=0.25, calibration={"agreement": 0.5}
+    )
+    selection = build_host(config).replay.selection
+    assert selection == SphereSelection(Sphere.calibrated(alpha=0.25, agreement=0.5))
+    with pytest.raises(ConfigError, match="calibration is for sphere-calibrated, not for sphere"):
+        resolve("digits", "er", "sphere", calibration={"agreement": 0.5})
+    with pytest.raises(ConfigError, match=r"calibration: .*'agrement'"):
+        resolve("digits", "er", "sphere-calibrated", calibration={"agrement": 0.5})
+    with pytest.raises(ConfigError, match=r"calibration: agreement must lie in \[0, 1\]"):
+        resolve("digits", "er", "sphere-calibrated", calibration={"agreement": 1.5})
+
+
+def test_the_mlp_begins_as_it_is_told() -> None:
+    starts = [build_host(resolve("digits", initialization=start)) for start in ("xavier", "torch")]
+    xavier, torchs = (host.network for host in starts)
+    assert isinstance(xavier, MLP)
+    assert isinstance(torchs, MLP)
+    assert not bool(xavier.hidden1.bias.any())
+    assert bool(torchs.hidden1.bias.any())
+    bound = torchs.hidden1.in_features**-0.5
+    assert torchs.hidden1.weight.abs().max() <= bound < xavier.hidden1.weight.max()

@@ -9,7 +9,7 @@ from sphere_replay.coding.micro_model import FORMAT, MicroSpec
 from sphere_replay.config import FlatConfig, described, one_of
 from sphere_replay.errors import ConfigError
 from sphere_replay.integrations.trl.arguments import OBJECTIVE
-from sphere_replay.replay import ReplaySettings, selection_named
+from sphere_replay.replay import UNLABELLED, ReplaySettings, selection_named
 from sphere_replay.sandbox import Limits
 
 __all__ = ["HOST_NAMES", "MICRO", "SPLITS", "CodingConfig"]
@@ -107,7 +107,7 @@ class CodingConfig(ReplaySettings, FlatConfig):
         self.check_least(
             seed=0, generations=2, rank=0, strength=0, favor=1, weight_decay=0, warm_up=0
         )
-        self.check_replay(distinct=False)
+        self.check_replay(UNLABELLED, distinct=False)
         if self.host == "none" and self.select != "uniform":
             raise ConfigError("none replays nothing: leave --select at uniform")
         if self.pool is not None and self.pool > self.capacity:

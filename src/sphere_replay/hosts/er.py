@@ -1,7 +1,8 @@
 """Experience replay: L = CE(stream) + λ s_w CE(replay).
 
 The two losses are summed, not averaged, as in the paper's objective; `joint_batch` takes the mean
-over the concatenated batch instead, as some code bases do. Replay starts with the second batch and
+over both batches instead, as some code bases do: with n_s stream examples and n_r replayed ones,
+L = (n_s CE(stream) + λ s_w n_r CE(replay)) / (n_s + n_r). Replay starts with the second batch and
 may return examples of the current task. Memories enter after the update, unaugmented.
 """
 
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from sphere_replay.hosts.host import Batch, Host, HostParts, Step, mislabelled
+from sphere_replay.hosts.host import Batch, Host, Step, mislabelled
 from sphere_replay.hosts.options import HostOptions, number, switch
 
 
@@ -23,13 +24,7 @@ class ReplayOptions(HostOptions):
     strength: float = number(1.0)
     """λ, the factor of the replay loss."""
     joint_batch: bool = switch(False)
-    """One mean over both batches. Uniform selection only, because a scored selection needs the
-    stream gradient by itself."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.joint_batch and self.strength != 1:
-            raise ValueError("joint_batch takes one mean over both batches: leave strength at 1")
+    """One mean over both batches, each example alike but for λ and s_w."""
 
 
 class ExperienceReplay(Host):
@@ -38,18 +33,10 @@ class ExperienceReplay(Host):
     OPTIONS: ClassVar[type[HostOptions]] = ReplayOptions
     options: ReplayOptions
 
-    def __init__(self, parts: HostParts) -> None:
-        super().__init__(parts)
-        if self.options.joint_batch and self.replay.selection.needs_scores:
-            raise ValueError("joint_batch works with the uniform selection only; leave it off")
-
     def observe(self, batch: Batch) -> Step:
         """One update on the stream batch and a replayed one."""
         self.optimizer.zero_grad()
-        if self.options.joint_batch and len(self.memory):
-            step = self._learn_jointly(batch)
-        else:
-            step = self._learn_in_turn(batch)
+        step = self._learn_in_turn(batch)
         self.optimizer.step()
         self.remember(batch)
         return step
@@ -67,14 +54,15 @@ class ExperienceReplay(Host):
         self.backward(loss, len(batch))
         if len(self.memory) == 0:
             return Step(loss.item())
-        draw = self.draw()
+        draw, share = self.draw(), 1.0
+        if self.options.joint_batch:
+            # After the draw: a virtual step follows the stream gradient as it is.
+            share = len(draw) / (len(batch) + len(draw))
+            self._shrink_gradient(1 - share)
         replayed = self.replay_loss(self.forward(draw["x"]), draw["y"])
-        self.backward(self.options.strength * draw.scale * replayed, len(draw))
+        self.backward(self.options.strength * draw.scale * share * replayed, len(draw))
         return Step(loss.item(), replayed.item(), draw.scale, len(draw), mislabelled(draw))
 
-    def _learn_jointly(self, batch: Batch) -> Step:
-        draw = self.draw()
-        logits = self.forward(torch.cat([batch.images, draw["x"]]))
-        loss = F.cross_entropy(logits, torch.cat([batch.labels, draw["y"]]))
-        self.backward(loss, len(logits))
-        return Step(loss.item(), None, draw.scale, len(draw), mislabelled(draw))
+    def _shrink_gradient(self, factor: float) -> None:
+        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+        torch._foreach_mul_(gradients, factor)

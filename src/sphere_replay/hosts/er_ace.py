@@ -59,15 +59,10 @@ MASK_RULES: Mapping[MaskRule, Callable[[Tensor, int, int], Tensor]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class AsymmetricOptions(ReplayOptions):
-    """Constants of ER-ACE; a joint batch, which knows no asymmetry, is refused."""
+    """Constants of ER-ACE."""
 
     mask_rule: MaskRule = rule(MaskRule.PRESENT_AND_NEWEST)  # noqa: RUF009  # declares a field
     """Which columns the stream loss keeps."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.joint_batch:
-            raise ValueError("joint_batch has one loss for both batches: use it with er only")
 
 
 class AsymmetricReplay(ExperienceReplay):

@@ -5,6 +5,7 @@ from sphere_replay.replay.loop import Replay
 from sphere_replay.replay.schedule import Schedule
 from sphere_replay.replay.selections import (
     SELECTIONS,
+    UNLABELLED,
     LossProportional,
     MirProportional,
     MirTop,
@@ -19,6 +20,7 @@ from sphere_replay.replay.weighing import Weigher
 
 __all__ = [
     "SELECTIONS",
+    "UNLABELLED",
     "Draw",
     "Engine",
     "LossProportional",

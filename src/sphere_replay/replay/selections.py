@@ -145,6 +145,7 @@ class SphereSelection:
             scores.increments,
             scores.features,
             self.recipe,
+            labels=scores.labels if self.recipe.agreement > 0 else None,
             running_scale=running_scale,
             generator=generator,
         )
@@ -154,6 +155,12 @@ class SphereSelection:
             "eps_s": allocation.eps_s,
             "eps_t": allocation.eps_t,
         }
+        if allocation.backing is not None:
+            details |= {
+                "backing": float(allocation.backing.mean()),
+                "label_noise": allocation.label_noise or 0.0,
+                "agreement": allocation.agreement,
+            }
         return Weighting(
             allocation.weights,
             allocation.mass,
@@ -188,8 +195,12 @@ SELECTIONS: dict[str, Callable[[Sphere, int], Selection]] = {
     "sphere-permuted": _controlled(Control.PERMUTED),
     "mir-matched": _controlled(Control.MATCHED_MIR),
     "sphere-no-floor": _controlled(Control.NO_FLOOR),
+    "sphere-calibrated": lambda recipe, top: SphereSelection(Sphere.calibrated()),
 }
 """Names on the command line. A recipe serves those built on it, `top` those that rank."""
+
+UNLABELLED = tuple(name for name in SELECTIONS if name != "sphere-calibrated")
+"""Those for memories without class numbers: token sequences, groups of programs."""
 
 
 def selection_named(name: str, recipe: Sphere, top: int = MirTop.top) -> Selection:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from sphere_replay.errors import UsageError
 from sphere_replay.reports.collection import FinishedRun
 from sphere_replay.reports.statistics import mean
 from sphere_replay.runs.domains import Pair
@@ -34,6 +35,13 @@ _MARKERS = "os^DvPXp"
 _PALE = 0.36
 _DARK = (0.0, -0.35, -0.6)
 _DPI = 150
+_FILES = {
+    "png": ("Software",),
+    "svg": ("Date", "Creator"),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+}
+"""Kinds of picture, and what each would tell of its making: without it, equal pictures are equal
+files."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +120,13 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def save(figure: "Figure", path: Path | str) -> Path:
-    """Write a figure as PNG, whole or not at all; folders are made as needed."""
-    content = io.BytesIO()
-    # Without the version of matplotlib, equal pictures are equal files.
-    figure.savefig(content, format="png", dpi=_DPI, metadata={"Software": None})
+    """Write a figure as PNG, SVG or PDF, whole or not at all; folders are made as needed."""
     path = Path(path)
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in _FILES:
+        raise UsageError(f"{path} must end in one of .{', .'.join(_FILES)}: a picture has a kind")
+    content = io.BytesIO()
+    figure.savefig(content, format=kind, dpi=_DPI, metadata=dict.fromkeys(_FILES[kind]))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content.getvalue())
     return path

@@ -118,6 +118,10 @@ def _anytime(record: AccuracyRecord) -> float | None:
     return _mean(torch.tensor([value for _, value in record.anytime], dtype=torch.float64))
 
 
+def _tail_accuracy(record: AccuracyRecord) -> float | None:
+    return _mean(torch.tensor(record.tail, dtype=torch.float64))
+
+
 _REGISTERED = (
     Metric(
         "class_il",
@@ -125,6 +129,13 @@ _REGISTERED = (
         "(1/T) Σ_j A[T, j], A[T, j] over the test examples of task j, no task identity",
         True,
         _of_classes(lambda record: _final(record.tasks())),
+    ),
+    Metric(
+        "tail_accuracy",
+        "Tail acc.",
+        "mean Class-IL accuracy at ten evenly spaced steps of the last quarter of the last task",
+        True,
+        _of_classes(_tail_accuracy),
     ),
     Metric(
         "task_il",

@@ -70,6 +70,8 @@ class AccuracyRecord:
     """int64 `[C]`: test examples per class, the weights inside a task's accuracy."""
     anytime: tuple[tuple[int, float], ...] = ()
     """(step, Class-IL accuracy over the classes seen so far), in the order measured."""
+    tail: tuple[float, ...] = ()
+    """Class-IL accuracies at evenly spaced steps of the last quarter of the last task."""
 
     def __post_init__(self) -> None:
         _check_array("after_task", self.after_task)
@@ -97,6 +99,9 @@ class AccuracyRecord:
         for step, accuracy in self.anytime:
             if not 0 <= accuracy <= 1:
                 raise ValueError(f"anytime accuracy at step {step} is {accuracy}, not in [0, 1]")
+        for accuracy in self.tail:
+            if not 0 <= accuracy <= 1:
+                raise ValueError(f"an accuracy of the tail is {accuracy}, not in [0, 1]")
 
     def _check_seen(self, name: str) -> None:
         values: Tensor = getattr(self, name)
@@ -135,6 +140,7 @@ class AccuracyRecord:
             "task_of_class": self.task_of_class.tolist(),
             "counts": self.counts.tolist(),
             "anytime": [[step, accuracy] for step, accuracy in self.anytime],
+            "tail": list(self.tail),
         }
 
     @classmethod
@@ -146,6 +152,7 @@ class AccuracyRecord:
             task_of_class=torch.tensor(saved["task_of_class"], dtype=torch.int64),
             counts=torch.tensor(saved["counts"], dtype=torch.int64),
             anytime=tuple((int(step), float(accuracy)) for step, accuracy in saved["anytime"]),
+            tail=tuple(map(float, saved.get("tail", ()))),
         )
 
 

@@ -86,6 +86,8 @@ class Row:
     select: str
     baseline: str | None = None
     """The method that its paired gain is taken against."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What its runs have beyond their preset."""
 
 
 CellKey = tuple[str, str, str]

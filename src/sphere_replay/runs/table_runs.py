@@ -1,6 +1,6 @@
 """The runs that fill a table: one for each row, column and seed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ def runs_of(
                 table.preset,
                 host=row.host,
                 select=row.select,
-                **{**_numbered(table, number), **table.settings, **chosen, **settings},
+                **_merged(_numbered(table, number), table.settings, row.settings, chosen, settings),
             ),
         )
         for number in seeds
@@ -49,6 +49,16 @@ def runs_of(
         for column, chosen in table.columns.items()
         if column in columns
     ]
+
+
+def _merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, later ones first; dictionaries among them, such as options, are merged as well."""
+    merged: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            nested = isinstance(value, dict) and name in merged
+            merged[name] = {**merged[name], **value} if nested else value
+    return merged
 
 
 def _numbered(table: Table, number: int) -> dict[str, Any]:

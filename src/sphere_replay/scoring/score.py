@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import torch
@@ -41,6 +41,8 @@ class Scores:
     """`[m]`: loss before the virtual step."""
     features: Tensor | None = None
     """h `[m, d]`: representation before the virtual step; None where nobody asked for it."""
+    labels: Tensor | None = None
+    """int64 `[m]`: stored class numbers, where the targets are such."""
     passes: int = 2
     """Forward passes that each example took."""
 
@@ -125,7 +127,9 @@ def score(
         return features, losses
 
     batches = list(zip(torch.split(inputs, chunk), torch.split(targets, chunk), strict=True))
-    return _score(model, step, batches, evaluate, mode, refresh)
+    scores = _score(model, step, batches, evaluate, mode, refresh)
+    numbered = targets.ndim == 1 and targets.dtype == torch.int64
+    return replace(scores, labels=targets) if numbered else scores
 
 
 def score_batches(

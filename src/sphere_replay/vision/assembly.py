@@ -37,7 +37,13 @@ def build_host(config: VisionConfig) -> Host:
 def _network(config: VisionConfig) -> Classifier:
     """The first weights are drawn on the CPU: they are the same on every device."""
     source = generator_for(config.seed, "initialization")
-    network = build_model(config.dataset, source, head=config.head, width=config.width)
+    network = build_model(
+        config.dataset,
+        source,
+        head=config.head,
+        width=config.width,
+        initialization=config.initialization,
+    )
     network.autocast = config.autocast
     if config.channels_last:
         # Convolutions pass the format of their weights on to their outputs.

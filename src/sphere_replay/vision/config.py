@@ -9,8 +9,8 @@ from sphere_replay.config import FlatConfig, described, one_of
 from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS
 from sphere_replay.memory import ADMISSIONS
-from sphere_replay.replay import ScheduledSettings
-from sphere_replay.vision.models import NETWORK, Head
+from sphere_replay.replay import ScheduledSettings, Selection, SphereSelection
+from sphere_replay.vision.models import NETWORK, Head, Initialization
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind
 from sphere_replay.vision.specs import dataset_spec
 from sphere_replay.vision.stream import SplitBy
@@ -23,6 +23,8 @@ BALANCED_ADMISSIONS = ("class-balanced", "greedy-balanced")
 OWN_ADMISSIONS = {"purity-diversity": "puridiver", "asymmetric-balanced": "abs"}
 """Policies that need what only one host tells them."""
 DEVICES = ("cpu", "cuda")
+CALIBRATED = ("sphere-calibrated",)
+"""Selections with a recipe of their own, which `calibration` may change."""
 NARROWEST_CHANNELS_LAST = 8
 """Below it torch's CPU kernels for this format write past their buffers on processors without
 AVX-512: the process aborts, or worse, goes on."""
@@ -46,10 +48,14 @@ class VisionConfig(ScheduledSettings, FlatConfig):
     width: int = 64
     """Channels of the ResNet's first stage."""
     head: str = "linear"
+    initialization: str = "xavier"
+    """Where the weights of the MLP begin: `xavier`, or `torch` for its own default."""
     augment: bool = True
     admission: str = "reservoir"
     batch: int = 32
     """Stream examples in an update."""
+    drop_last: bool = False
+    """Leave out the last batch of a task if it is smaller than the others."""
     lr: float = 0.1
     virtual_lr: float | None = 0.1
     """Length of the virtual step (η)."""
@@ -58,8 +64,12 @@ class VisionConfig(ScheduledSettings, FlatConfig):
     t_frac: float = 0.5
     threads: int = 1
     """CPU threads; sums are split by them, so results depend on it in the last digits."""
+    calibration: dict[str, Any] = field(default_factory=dict)
+    """What `sphere-calibrated` has otherwise than `Sphere.calibrated()`, by name."""
     evaluate_every: int | None = None
     """Steps between evaluations for the anytime curve; None evaluates after tasks only."""
+    tail_limit: int | None = None
+    """Test examples per evaluation of the tail, spread evenly over the test set; None: all."""
     device: str = "cpu"
     """Where network and memory live; which GPU is for CUDA_VISIBLE_DEVICES to say."""
     autocast: bool = False
@@ -76,6 +86,7 @@ class VisionConfig(ScheduledSettings, FlatConfig):
         one_of("noise_kind", self.noise_kind, [kind.value for kind in NoiseKind])
         one_of("split_by", self.split_by, [by.value for by in SplitBy])
         one_of("head", self.head, [head.value for head in Head])
+        one_of("initialization", self.initialization, [start.value for start in Initialization])
         one_of("admission", self.admission, ADMISSIONS)
         one_of("device", self.device, DEVICES)
         if not 0 <= self.noise < 1:
@@ -84,14 +95,20 @@ class VisionConfig(ScheduledSettings, FlatConfig):
         self.check_replay()
         if self.virtual_lr is None:
             raise ConfigError("virtual_lr must be a number: the virtual step is one of SGD")
-        self.check_least(evaluate_every=1, limit=self.num_tasks)
+        self.check_least(evaluate_every=1, limit=self.num_tasks, tail_limit=1)
+        if self.calibration and self.select not in CALIBRATED:
+            raise ConfigError(f"calibration is for {', '.join(CALIBRATED)}, not for {self.select}")
+        try:
+            Sphere.calibrated(**self.calibration)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"calibration: {error}") from error
         try:
             options = HOSTS[self.host].OPTIONS.of(self.options).to_dict()
         except ValueError as error:
             raise ConfigError(f"host {self.host}: {error}") from error
         object.__setattr__(self, "options", options)
         selects_stream = self.select != "uniform" and self.options.get("select_stream", True)
-        if self.options.get("joint_batch") and selects_stream:
+        if self.host == "puridiver" and self.options["joint_batch"] and selects_stream:
             raise ConfigError("joint_batch works with uniform draws only: leave it off")
         if self.select != "uniform" and not HOSTS[self.host].REPLAYS:
             raise ConfigError(f"{self.host} replays nothing: leave --select at uniform")
@@ -125,6 +142,12 @@ class VisionConfig(ScheduledSettings, FlatConfig):
     def recipe(self) -> Sphere:
         """Of the selections built on SPHERE."""
         return Sphere.vision(self.k_s, self.k_t, self.t_frac, alpha=self.alpha)
+
+    def selection_on(self, recipe: Sphere) -> Selection:
+        """The selection; one that is calibrated has a recipe of its own."""
+        if self.select in CALIBRATED:
+            return SphereSelection(Sphere.calibrated(**{"alpha": self.alpha, **self.calibration}))
+        return super().selection_on(recipe)
 
     @property
     def views(self) -> Pipeline:

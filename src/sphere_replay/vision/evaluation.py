@@ -19,14 +19,23 @@ class Accuracies(NamedTuple):
     """Predictions among all classes seen so far."""
     task_il: Tensor
     """Predictions among the classes of the example's own task."""
+    counts: Tensor
+    """Test examples behind each."""
 
 
-def evaluate(host: Host, data: ImageData, stream: ClassStream, task: int) -> Accuracies:
-    """Accuracies after (or during) a task, on the test data of all tasks up to it."""
-    indices = torch.cat(stream.test_indices[: task + 1])
+def evaluate(
+    host: Host, data: ImageData, stream: ClassStream, task: int, *, limit: int | None = None
+) -> Accuracies:
+    """Accuracies after (or during) a task, on the test data of all tasks up to it.
+
+    `limit` takes about so many examples, every n-th of each task: always the same ones.
+    """
+    parts = stream.test_indices[: task + 1]
+    every = 1 if limit is None else max(1, sum(map(len, parts)) // limit)
+    indices = torch.cat([part[::every] for part in parts])
     labels = stream.test_labels[indices]
-    parts = torch.split(indices, _CHUNK)
-    logits = torch.cat([host.predict(data.test_images[part]).cpu() for part in parts])
+    chunks = torch.split(indices, _CHUNK)
+    logits = torch.cat([host.predict(data.test_images[chunk]).cpu() for chunk in chunks])
     size = len(stream.tasks[0])
     seen = size * (task + 1)
     own_task = torch.arange(logits.shape[1]) // size == (labels // size)[:, None]
@@ -37,6 +46,7 @@ def evaluate(host: Host, data: ImageData, stream: ClassStream, task: int) -> Acc
     return Accuracies(
         _per_class(among_seen, labels, stream.num_classes),
         _per_class(among_own, labels, stream.num_classes),
+        labels.bincount(minlength=stream.num_classes),
     )
 
 

@@ -1,7 +1,7 @@
 """A vision run as a sequence of steps that can stop after any of them and go on later."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from sphere_replay.vision.evaluation import evaluate
 from sphere_replay.vision.stream import build_stream
 
 LOG_EVERY = 50
+TAIL = 10
+"""Evaluations in the last quarter of the last task: a single step is a noisy one."""
 
 
 @dataclass
@@ -66,6 +68,8 @@ class VisionJob:
         self._turns: list[Turn] = []
         for task in range(len(self.stream.tasks)):
             self._turns += self._turns_of(task)
+        self._tail_steps = _tail_steps(self._turns)
+        self._tail: list[float] = []
         self._class_il: list[list[float]] = []
         self._task_il: list[list[float]] = []
         self._anytime: list[tuple[int, float]] = []
@@ -105,6 +109,8 @@ class VisionJob:
         self._count(done, fair)
         if turn.last or self._is_due(step):
             self._evaluate(turn)
+        if step in self._tail_steps:
+            self._tail.append(self._tail_accuracy(turn))
         if turn.last or step % LOG_EVERY == 0:
             return self._record(step, turn, done)
         return None
@@ -122,6 +128,7 @@ class VisionJob:
                 "task_of_class": [label // size for label in range(self.stream.num_classes)],
                 "counts": counts.tolist(),
                 "anytime": [list(point) for point in self._anytime],
+                "tail": list(self._tail),
             },
             "replay": {
                 "noisy_lift": ratio(tally.drawn_mislabelled, tally.fair_mislabelled),
@@ -140,6 +147,7 @@ class VisionJob:
             "class_il": self._class_il,
             "task_il": self._task_il,
             "anytime": [list(point) for point in self._anytime],
+            "tail": list(self._tail),
             "tally": asdict(self._tally),
         }
 
@@ -149,11 +157,13 @@ class VisionJob:
         self._class_il = [list(row) for row in state["class_il"]]
         self._task_il = [list(row) for row in state["task_il"]]
         self._anytime = [(int(step), float(value)) for step, value in state["anytime"]]
+        self._tail = list(state["tail"])
         self._tally = LabelTally(**state["tally"])
 
     def _turns_of(self, task: int) -> list[Turn]:
         seen = self._turns[-1].seen if self._turns else 0
-        batches = self.stream.batches(task, self.config.batch)
+        config = self.config
+        batches = self.stream.batches(task, config.batch, drop_last=config.drop_last)
         turns = [Turn(task, seen + number, indices) for number, indices in enumerate(batches, 1)]
         if not turns:
             return []
@@ -201,6 +211,16 @@ class VisionJob:
             self._class_il.append(_with_null(accuracies.class_il))
             self._task_il.append(_with_null(accuracies.task_il))
 
+    def _tail_accuracy(self, turn: Turn) -> float:
+        """Class-IL accuracy over all tasks now, on a part of the test set if it is said."""
+        limit = self.config.tail_limit
+        accuracies = evaluate(self._host, self._data, self.stream, turn.task, limit=limit)
+        size = len(self.stream.tasks[0])
+        # As in the metric of the end: over the examples of a task, then over tasks.
+        weighted = accuracies.class_il.nan_to_num(0.0) * accuracies.counts
+        correct, total = weighted.view(-1, size).sum(1), accuracies.counts.view(-1, size).sum(1)
+        return float((correct / total.clamp(min=1)).mean())
+
     def _record(self, step: int, turn: Turn, done: Step) -> dict[str, Any]:
         # In a fit the weights that the controller still holds are those of the stream's end.
         weighting = self._host.replay.weighting if turn.indices is not None else None
@@ -214,6 +234,19 @@ class VisionJob:
             "notes": dict(self._host.notes),
             **asdict(self._host.costs),
         }
+
+
+def _tail_steps(turns: Sequence[Turn]) -> frozenset[int]:
+    """Ten evenly spaced stream steps of the last quarter of the last task, its last among them.
+
+    A host that fits its memory after the stream has no tail: what counts is what comes then.
+    """
+    last = [step for step, turn in enumerate(turns) if turn.task == turns[-1].task]
+    if turns[-1].indices is None:
+        return frozenset()
+    quarter = last[-max(1, len(last) // 4) :]
+    count = min(TAIL, len(quarter))
+    return frozenset(quarter[len(quarter) * place // count - 1] for place in range(1, count + 1))
 
 
 def _with_null(values: Tensor) -> list[Any]:

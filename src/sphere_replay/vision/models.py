@@ -22,6 +22,15 @@ class Head(StrEnum):
     COSINE = "cosine"
 
 
+class Initialization(StrEnum):
+    """Where the weights of the MLP begin."""
+
+    XAVIER = "xavier"
+    """Xavier-uniform weights, biases zero."""
+    TORCH = "torch"
+    """As torch makes a linear layer: weights and biases uniform within 1 / sqrt(inputs)."""
+
+
 class CosineHead(nn.Module):
     """Scores 10 cos(φ, w_c), without bias: `[n, d]` to `[n, C]`, all in (-10, 10)."""
 
@@ -94,7 +103,7 @@ class Classifier(nn.Module):
 
 
 class MLP(Classifier):
-    """Input - 100 - 100 - C with ReLU; Xavier-uniform weights, biases zero."""
+    """Input - 100 - 100 - C with ReLU."""
 
     def __init__(
         self,
@@ -103,14 +112,16 @@ class MLP(Classifier):
         *,
         hidden: int = HIDDEN,
         head: Head | str = "linear",
+        initialization: Initialization | str = Initialization.XAVIER,
     ) -> None:
         super().__init__(hidden, num_classes, head)
         self.hidden1 = nn.Linear(input_size, hidden)
         self.hidden2 = nn.Linear(hidden, hidden)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
+        if initialization == Initialization.XAVIER:
+            for module in self.modules():
+                if isinstance(module, nn.Linear):
+                    nn.init.xavier_uniform_(module.weight)
+                    nn.init.zeros_(module.bias)
 
     def embed(self, images: Tensor) -> Tensor:
         """The second hidden activation; images of any shape are flattened."""
@@ -184,15 +195,21 @@ def _stage(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 
 
 def build_model(
-    dataset: str, generator: torch.Generator, *, head: Head | str = "linear", width: int = 64
+    dataset: str,
+    generator: torch.Generator,
+    *,
+    head: Head | str = "linear",
+    width: int = 64,
+    initialization: Initialization | str = Initialization.XAVIER,
 ) -> Classifier:
     """The network of a dataset, initialized from `generator`: ResNet-18 for color, else the MLP.
 
-    Build on the CPU, then move. `width` concerns ResNet-18 only.
+    Build on the CPU, then move. `width` concerns ResNet-18 only, `initialization` the MLP.
     """
     spec = dataset_spec(dataset)
     channels, height, pixels = spec.shape
     with globally_seeded(generator):
         if channels == 3:
             return ResNet18(spec.num_classes, width=width, head=head)
-        return MLP(channels * height * pixels, spec.num_classes, head=head)
+        inputs = channels * height * pixels
+        return MLP(inputs, spec.num_classes, head=head, initialization=initialization)

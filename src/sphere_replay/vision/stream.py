@@ -62,11 +62,16 @@ class ClassStream:
         size = self.num_classes // len(self.train_indices)
         return tuple(range(start, start + size) for start in range(0, self.num_classes, size))
 
-    def batches(self, task: int, batch_size: int) -> Iterator[Tensor]:
-        """Training indices of a task, `batch_size` at a time; the last batch may be smaller."""
+    def batches(self, task: int, batch_size: int, *, drop_last: bool = False) -> Iterator[Tensor]:
+        """Training indices of a task, `batch_size` at a time; the last batch may be smaller.
+
+        `drop_last` leaves a smaller one out, unless it is the only one.
+        """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        yield from torch.split(self.train_indices[task], batch_size)
+        parts = torch.split(self.train_indices[task], batch_size)
+        short = len(parts) > 1 and len(parts[-1]) < batch_size
+        yield from parts[:-1] if drop_last and short else parts
 
     @property
     def digest(self) -> str:

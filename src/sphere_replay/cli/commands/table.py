@@ -6,6 +6,7 @@ Examples:
   sphere table mnist
   sphere table cifar10 --small --costs
   sphere table digits --runs runs --seeds 5
+  sphere table mnist-calibrated --forest gains.svg
 """
 
 import argparse
@@ -39,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=Path, metavar="DIR", help="read run folders instead")
     parser.add_argument("--seeds", type=int, default=1000, help="with --runs: how many seeds")
     parser.add_argument("--costs", action="store_true", help="show passes per stream example too")
+    parser.add_argument(
+        "--forest",
+        type=Path,
+        metavar="FILE",
+        help="draw the paired gains with their intervals as well; .png, .svg or .pdf",
+    )
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
     parser.add_argument("--markdown", action="store_true", help="as Markdown")
 
@@ -73,6 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
     passes = mean_passes(runs) if arguments.costs else {}
     if arguments.costs and not passes:
         raise UsageError(f"the runs in {place} counted no passes: leave out --costs")
+    if arguments.forest is not None:
+        from sphere_replay.reports.forest import draw_forest
+
+        draw_forest(table, cells, arguments.forest)
     if arguments.json:
         print(json.dumps(to_json(table, cells, passes)))
     elif arguments.markdown:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sphere_replay.errors import ConfigError
-from sphere_replay.replay import SELECTIONS, ReplaySettings
+from sphere_replay.replay import UNLABELLED, ReplaySettings
 
 NO_REPLAY = "none"
 OBJECTIVE: Mapping[str, Any] = {
@@ -49,7 +49,7 @@ class GroupReplayArguments(ReplaySettings):
     """Column that names each row's problem; rows with the same name are one problem."""
 
     def __post_init__(self) -> None:
-        self.check_replay((NO_REPLAY, *SELECTIONS), distinct=False)
+        self.check_replay((NO_REPLAY, *UNLABELLED), distinct=False)
         if self.pool is not None and self.pool > self.capacity:
             raise ConfigError(
                 f"a pool of {self.pool} distinct problems cannot come from a memory of "
