@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coding.brief import brief, home, job_of
-from sphere_replay.coding import job as job_module
+from sphere_replay.coding import judge as judge_module
 from sphere_replay.coding.evaluation import accuracy, greedy_programs
 from sphere_replay.coding.job import CodingJob, run_coding_job
 from sphere_replay.coding.judge import Judge, open_sandbox
@@ -166,7 +166,7 @@ def test_a_machine_without_isolation_is_told_how_to_proceed(
     def refuse(*args: object, **settings: object) -> Sandbox:
         raise SandboxError("programs are not run here")
 
-    monkeypatch.setattr(job_module, "Sandbox", refuse)
+    monkeypatch.setattr(judge_module, "Sandbox", refuse)
     with pytest.raises(DataError, match=r"not run here\. .*sandbox check.*--set unsafe=true"):
         run_coding_job(brief(), None, tmp_path)
     assert not list(tmp_path.iterdir())
