@@ -13,11 +13,12 @@ from sphere_replay.runs.table import Table
 
 
 def tell(table: Table, runs: Sequence[FinishedRun]) -> str:
-    """A paragraph on what the runs of a table show."""
+    """A paragraph on what the runs of a table show, by its first measure."""
+    metric = table.measures[0]
     baselines = {row.method: row.baseline for row in table.rows}
     sentences = []
     for cell in fill(table, runs):
-        if cell.paired_gain is None or cell.ci95 is None:
+        if cell.metric != metric.name or cell.paired_gain is None or cell.ci95 is None:
             continue
         low, high = cell.ci95
         verdict = (
@@ -25,8 +26,8 @@ def tell(table: Table, runs: Sequence[FinishedRun]) -> str:
         )
         sentences.append(
             f"{cell.method} against {baselines[cell.method]} at {cell.column} noise: "
-            f"{cell.paired_gain:+.1f} points over {cell.seeds} paired seeds, 95% interval "
-            f"[{low:+.1f}, {high:+.1f}]: {verdict}."
+            f"{cell.paired_gain:+.1f} points of {metric.definition.title.lower()} over "
+            f"{cell.seeds} paired seeds, 95% interval [{low:+.1f}, {high:+.1f}]: {verdict}."
         )
     for method in table.methods:
         lifts = [run.results["replay"].get("noisy_lift") for run in runs if run.method == method]

@@ -1,8 +1,8 @@
 """First look, in about a minute and with nothing to download.
 
 First a memory small enough to see through: one isolated spike, one coherent region, and who is
-replayed. Then the real thing: three ways to choose what to replay while learning handwritten digits
-two classes at a time, with 40% of the labels wrong.
+replayed. Then the real thing: uniform replay, the paper's SPHERE and the calibrated one, while
+learning handwritten digits two classes at a time with 40% of the labels wrong.
 
 Example:
   sphere demo --out demo
@@ -18,7 +18,7 @@ from sphere_replay.extras import require
 if TYPE_CHECKING:
     from rich.console import Console
 
-METHODS = ("ER", "MIR", "ER + SPHERE")
+METHODS = ("ER", "ER + SPHERE", "ER + calibrated")
 COLUMN = "40%"
 
 
@@ -88,6 +88,7 @@ def show_comparison(console: "Console", out: Path, seeds: int, workers: int) -> 
     """ER with three selections on noisy digits."""
     from sphere_replay.reports.collection import read_finished
     from sphere_replay.reports.comparison import draw_comparison, tell
+    from sphere_replay.reports.forest import draw_forest
     from sphere_replay.reports.render import to_rich
     from sphere_replay.reports.tables import fill
     from sphere_replay.runs.domains import table_named
@@ -95,7 +96,7 @@ def show_comparison(console: "Console", out: Path, seeds: int, workers: int) -> 
     from sphere_replay.runs.sweep import Outcome, sweep
     from sphere_replay.runs.table_runs import EVALUATION_SEEDS, runs_of
 
-    table = table_named("digits").narrowed(METHODS, [COLUMN])
+    table = table_named("digits-calibrated").narrowed(METHODS, [COLUMN])
     runs = runs_of(table, EVALUATION_SEEDS[:seeds])
     done = 0
     with step_progress("noisy digits", hidden=False) as bar:
@@ -110,7 +111,8 @@ def show_comparison(console: "Console", out: Path, seeds: int, workers: int) -> 
 
         sweep([run.config for run in runs], out / "runs", workers=workers, report=report)
     finished = read_finished(runs, out / "runs")
-    console.print(to_rich(table, fill(table, finished)))
-    pictures = draw_comparison(finished, out)
+    cells = fill(table, finished)
+    console.print(to_rich(table, cells))
+    pictures = [draw_forest(table, cells, out / "gains.png"), *draw_comparison(finished, out)]
     console.print(tell(table, finished))
     console.print("Pictures: " + ", ".join(str(path) for path in pictures))
