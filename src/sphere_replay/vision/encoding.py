@@ -8,7 +8,8 @@ images works on them: a crop or a cut of one pixel leaves it alone.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -45,19 +46,27 @@ def encode_images(
         cache: Where features are kept; default `$SPHERE_CACHE` or `~/.cache/sphere-replay`.
         progress: Show a progress bar (needs rich and a terminal).
     """
-    folder, total = cache_folder(cache), len(data.train_images) + len(data.test_images)
-    title = f"Encoding {data.name} with {encoder.name}"
-    with step_progress(title, hidden=not progress) as report:
+    total, done = len(data.train_images) + len(data.test_images), 0
+    rows: dict[str, list[Tensor]] = {"train": [], "test": []}
+    with step_progress(f"Encoding {data.name}", hidden=not progress) as report:
 
-        def split(name: str, images: Tensor, before: int) -> Tensor:
-            def tell(done: int) -> None:
-                if report is not None:
-                    report(before + done, total, "")
+        def tell(before: int, more: int) -> None:
+            if report is not None:
+                report(before + more, total, encoder.name)
 
-            return _encoded(data, encoder, folder, name, images, tell)
-
-        train = split("train", data.train_images, 0)
-        test = split("test", data.test_images, len(train))
+        for split, start, images in _parts(data):
+            place = f"{start}:{len(images)}"
+            entry, _ = cached_tensors(
+                cache_folder(cache),
+                f"{data.name}-{_readable(encoder.name)}-{split}-{start:06}",
+                [encoder.name, encoder.digest, encoder.preparation, data.checksum, place],
+                ("features",),
+                partial(_features, encoder, images, partial(tell, done)),
+            )
+            rows[split].append(entry["features"])
+            done += len(images)
+            tell(done, 0)
+    train, test = torch.cat(rows["train"]), torch.cat(rows["test"])
     labels = {"train_labels": data.train_labels, "test_labels": data.test_labels}
     checksum = fingerprint({"train_images": train, "test_images": test, **labels})
     train, test = train.float(), test.float()
@@ -72,41 +81,29 @@ def encode_images(
     )
 
 
-def _encoded(
-    data: ImageData,
-    encoder: Encoder,
-    folder: Path,
-    split: str,
-    images: Tensor,
-    tell: Callable[[int], None],
-) -> Tensor:
-    """Features float16 `[n, d]` of a split, of which every part is kept as soon as it is there."""
-    readable = re.sub(r"[^\w.-]+", "-", encoder.name)
-    parts = []
-    for start in range(0, len(images), PART):
-        part = images[start : start + PART]
-
-        def build(part: Tensor = part, start: int = start) -> dict[str, Tensor]:
-            rows = []
-            for place in range(0, len(part), _CHUNK):
-                rows.append(_asked(encoder, part[place : place + _CHUNK]))
-                tell(start + place + len(rows[-1]))
-            return {"features": torch.cat(rows)}
-
-        origin = [encoder.digest, encoder.preparation, data.checksum, f"{start}:{len(part)}"]
-        name = f"{data.name}-{readable}-{split}-{start:06}"
-        entry, _ = cached_tensors(folder, name, [encoder.name, *origin], ("features",), build)
-        parts.append(entry["features"])
-        tell(start + len(part))
-    return torch.cat(parts)
+def _parts(data: ImageData) -> Iterator[tuple[str, int, Tensor]]:
+    """Images in parts, each with its split and its place in it."""
+    for split, images in (("train", data.train_images), ("test", data.test_images)):
+        for start in range(0, len(images), PART):
+            yield split, start, images[start : start + PART]
 
 
-def _asked(encoder: Encoder, images: Tensor) -> Tensor:
-    with torch.inference_mode():
-        features = encoder.encode(images).to(torch.float16)
+def _features(encoder: Encoder, images: Tensor, tell: Callable[[int], None]) -> dict[str, Tensor]:
+    """Features float16 `[n, d]` of a part."""
+    rows: list[Tensor] = []
+    for chunk in torch.split(images, _CHUNK):
+        with torch.inference_mode():
+            rows.append(encoder.encode(chunk).to(torch.float16))
+        tell(sum(map(len, rows)))
+    features = torch.cat(rows)  # outside of inference mode: an ordinary tensor
     if not features.isfinite().all():
         raise DataError(
             f"the encoder {encoder.name} gives features that are not numbers, or too large for "
             "float16: choose another one"
         )
-    return features.clone()  # outside of inference mode: an ordinary tensor
+    return {"features": features}
+
+
+def _readable(name: str) -> str:
+    """Fit to be part of a file's name."""
+    return re.sub(r"[^\w.-]+", "-", name)
