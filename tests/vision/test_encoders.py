@@ -118,13 +118,13 @@ def test_a_damaged_part_is_made_again(fake: Counting, tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["weights", "preparation", "name", "data"])
 def test_whatever_changes_makes_another_entry(change: str, fake: Counting, tmp_path: Path) -> None:
     first = encode_images(DIGITS, fake.encoder())
-    other, data = fake.encoder(), DIGITS
-    if change == "weights":
-        other = replace(Counting(1).encoder(), encode=fake)
-    elif change == "data":
-        data = replace(DIGITS, checksum="other")
-    else:
-        other = replace(other, **{change: "other"})
+    same = fake.encoder()
+    data, other = {
+        "weights": (DIGITS, replace(same, digest="other")),
+        "preparation": (DIGITS, replace(same, preparation="other")),
+        "name": (DIGITS, replace(same, name="other")),
+        "data": (replace(DIGITS, checksum="other"), same),
+    }[change]
     encode_images(data, other)
     assert fake.seen == 2 * (TRAIN + TEST)
     assert len(list((tmp_path / "cache").iterdir())) == 4
@@ -230,11 +230,12 @@ def test_the_geometry_changes_what_is_replayed_and_nothing_before(fake: Counting
 
 @pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "tiny-imagenet"])
 @pytest.mark.parametrize("host", HOSTS)
-def test_frozen_presets_differ_in_the_encoder_alone(dataset: str, host: str) -> None:
+def test_frozen_presets_differ_in_the_encoder_and_its_rate_alone(dataset: str, host: str) -> None:
     frozen = resolve(f"{dataset}-frozen", host)
     assert f"{dataset}-frozen" in names()
     assert (frozen.encoder, frozen.augment) == ("efficientnet-lite0", False)
-    assert replace(frozen, encoder="", augment=True) == resolve(dataset, host)
+    assert (frozen.lr, frozen.virtual_lr, frozen.batch, frozen.replay_batch) == (0.1, 0.1, 32, 32)
+    assert replace(frozen, encoder="", augment=True) == resolve(dataset, host, lr=0.1)
     assert VisionConfig.from_dict(json.loads(json.dumps(frozen.to_dict()))) == frozen
 
 
