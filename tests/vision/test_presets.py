@@ -17,13 +17,14 @@ from sphere_replay.vision.presets import names, provenance, resolve
 
 FULL = ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet"]
 SMALL = ["cifar10-small", "cifar100-small", "tiny-imagenet-small"]
+FROZEN = ["cifar10-frozen", "cifar100-frozen", "tiny-imagenet-frozen"]
 
 
-def test_the_presets_are_the_datasets_and_small_networks_for_photographs() -> None:
-    assert names() == FULL + SMALL
+def test_the_presets_are_the_datasets_and_variants_for_photographs() -> None:
+    assert names() == FULL + SMALL + FROZEN
 
 
-@pytest.mark.parametrize("preset", FULL + SMALL)
+@pytest.mark.parametrize("preset", FULL + SMALL + FROZEN)
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("select", SELECTIONS)
 def test_every_combination_resolves_and_survives_json(preset: str, host: str, select: str) -> None:
@@ -33,7 +34,7 @@ def test_every_combination_resolves_and_survives_json(preset: str, host: str, se
         return
     config = resolve(preset, host, select, noise=0.2, seed=3)
     assert (config.dataset, config.host, config.select) == (
-        preset.removesuffix("-small"),
+        preset.removesuffix("-small").removesuffix("-frozen"),
         host,
         select,
     )

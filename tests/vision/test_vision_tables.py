@@ -129,6 +129,19 @@ def test_values_stand_beside_published_ones_only_if_the_model_is_the_papers(
     assert not TABLES["instruct-generated"].relative  # nothing was published
 
 
+@pytest.mark.parametrize("name", ["cifar10-frozen", "cifar100-frozen"])
+def test_tables_of_frozen_encoders_have_nothing_published(name: str) -> None:
+    table = TABLES[name]
+    methods = ("ER", "ER + SPHERE", "MIR-prop", "DER++", "ER-ACE", "ER-ACE + SPHERE")
+    assert table.methods[:6] == methods
+    assert tuple(table.columns) == ("Clean", "20%", "40%", "60%")
+    assert (table.published, table.relative) == ({}, False)
+    config = vision(name, "ER + SPHERE", "40%")
+    assert (config.encoder, config.select, config.noise) == ("efficientnet-lite0", "sphere", 0.4)
+    with pytest.raises(ConfigError, match=f"table {name} has no small form"):
+        table_named(name, small=True)
+
+
 def test_a_table_without_a_small_preset_has_no_small_form() -> None:
     with pytest.raises(ConfigError, match="table mnist has no small form"):
         table_named("mnist", small=True)

@@ -7,8 +7,8 @@ engine, views) is handed to it, so that two hosts differ in their losses and not
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -91,6 +91,9 @@ class HostParts:
     """The host's own constants by name, where they are not the defaults of its `OPTIONS`."""
     tasks: int = 1
     """Tasks of the stream, of `num_classes / tasks` classes each, in the order of their ids."""
+    geometry: Callable[[Tensor], Tensor] | None = None
+    """Stored images `[m, ...]` to what an allocation measures distances between; None: the
+    network's own features."""
 
 
 class Host(ABC):
@@ -232,10 +235,11 @@ class Host(ABC):
     def score(self, slots: Tensor) -> Scores:
         """How the losses of stored examples would change by the gradient at hand."""
         slots = slots.to(self.memory.device)
+        stored = self.memory["x"].index_select(0, slots)
         try:
-            return score(
+            scores = score(
                 self.network,
-                self.memory["x"].index_select(0, slots),
+                stored,
                 self.memory["y"].index_select(0, slots),
                 lr=self.parts.virtual_lr,
                 loss=self.scored_loss,
@@ -243,6 +247,9 @@ class Host(ABC):
             )
         except NonFiniteError as error:
             raise DivergenceError(str(error)) from error
+        if self.parts.geometry is None:
+            return scores
+        return replace(scores, features=self.parts.geometry(stored).flatten(1))
 
 
 def mislabelled(draw: Draw) -> int:

@@ -226,7 +226,7 @@ class ExtendedDarkReplay(Host):
             shuffled = torch.randperm(len(self.memory), generator=self.parts.augmentation)
             drawn = self.memory.take(shuffled[: self.options.contrast_batch])
             images, labels = torch.cat([drawn["x"], images]), torch.cat([drawn["y"], labels])
-        if images.shape[1] != 3:
+        if images.shape[1] == 1:
             self.note("images without colors: strong views are crops, brightness and contrast")
         views = self.options.views
         strong = self.parts.views.strengthen(images.repeat(views, 1, 1, 1), self.parts.augmentation)

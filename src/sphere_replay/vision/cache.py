@@ -1,4 +1,4 @@
-"""Decoded tensors kept between runs, as safetensors: decoding 60,000 images happens once."""
+"""Tensors kept between runs, as safetensors: decoding or encoding 60,000 images happens once."""
 
 import os
 import warnings
@@ -71,7 +71,7 @@ def _write(path: Path, tensors: dict[str, Tensor], digest: str) -> None:
     except (OSError, require("safetensors", "vision").SafetensorError) as error:
         # A full disk or a read-only home costs time at the next start, not this run.
         warnings.warn(
-            f"decoded images could not be kept in {path.parent} ({error}); they will be decoded "
-            "again next time; set SPHERE_CACHE to a writable folder",
+            f"{path.name} could not be kept in {path.parent} ({error}); it will be made again next "
+            "time; set SPHERE_CACHE to a writable folder",
             stacklevel=2,
         )

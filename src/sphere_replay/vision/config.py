@@ -1,6 +1,7 @@
 """Everything that decides a vision run, as one flat value; its JSON form is the run's identity."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, ClassVar
 
 from sphere_replay.allocation import Sphere
@@ -8,14 +9,16 @@ from sphere_replay.allocation.scales import FLOORS
 from sphere_replay.config import FlatConfig, described, one_of
 from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS
+from sphere_replay.hosts.host import Views
 from sphere_replay.memory import ADMISSIONS
 from sphere_replay.replay import ScheduledSettings, Selection, SphereSelection
+from sphere_replay.vision.encoders import check_encoder
 from sphere_replay.vision.models import NETWORK, Head, Initialization
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind
 from sphere_replay.vision.specs import dataset_spec
 from sphere_replay.vision.stream import SplitBy
 from sphere_replay.vision.strong_views import STRONG
-from sphere_replay.vision.transforms import Pipeline, pipeline
+from sphere_replay.vision.transforms import FeatureViews, pipeline
 
 __all__ = ["VisionConfig"]
 
@@ -28,6 +31,16 @@ CALIBRATED = ("sphere-calibrated",)
 NARROWEST_CHANNELS_LAST = 8
 """Below it torch's CPU kernels for this format write past their buffers on processors without
 AVX-512: the process aborts, or worse, goes on."""
+
+OF_ENCODERS = ("encoder", "hidden", "geometry")
+"""Settings that mean nothing without an encoder, and then are no part of a run's identity."""
+
+
+class Geometry(StrEnum):
+    """Whose features an allocation compares memories by."""
+
+    NETWORK = "network"
+    ENCODER = "encoder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +63,12 @@ class VisionConfig(ScheduledSettings, FlatConfig):
     head: str = "linear"
     initialization: str = "xavier"
     """Where the weights of the MLP begin: `xavier`, or `torch` for its own default."""
+    encoder: str = ""
+    """Learn from features of this frozen encoder instead of images; empty: none."""
+    hidden: int = 256
+    """Units between an encoder's features and the head; 0: the head stands on them."""
+    geometry: str = "network"
+    """Whose features memories are compared by: the network's, or the encoder's own."""
     augment: bool = True
     admission: str = "reservoir"
     batch: int = 32
@@ -89,6 +108,8 @@ class VisionConfig(ScheduledSettings, FlatConfig):
         one_of("initialization", self.initialization, [start.value for start in Initialization])
         one_of("admission", self.admission, ADMISSIONS)
         one_of("device", self.device, DEVICES)
+        one_of("geometry", self.geometry, [geometry.value for geometry in Geometry])
+        self._check_encoder()
         if not 0 <= self.noise < 1:
             raise ConfigError(f"noise must lie in [0, 1), got {self.noise}; 0.4 corrupts 40%")
         self.check_positive("width", "batch", "lr", "k_s", "k_t", "t_frac", "threads")
@@ -138,6 +159,22 @@ class VisionConfig(ScheduledSettings, FlatConfig):
         if self.seed < 0:
             raise ConfigError(f"seed must not be negative, got {self.seed}")
 
+    def _check_encoder(self) -> None:
+        self.check_least(hidden=0)
+        if self.encoder:
+            check_encoder(self.encoder)
+            if self.augment:
+                raise ConfigError("images are encoded once and as they are: set augment to false")
+            return
+        for name in OF_ENCODERS:
+            if getattr(self, name) != getattr(VisionConfig, name):
+                raise ConfigError(f"{name} concerns encoded images alone: name an encoder as well")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; settings of encoders where there is one."""
+        saved = super().to_dict()
+        return saved if self.encoder else {k: v for k, v in saved.items() if k not in OF_ENCODERS}
+
     @property
     def recipe(self) -> Sphere:
         """Of the selections built on SPHERE."""
@@ -150,8 +187,10 @@ class VisionConfig(ScheduledSettings, FlatConfig):
         return super().selection_on(recipe)
 
     @property
-    def views(self) -> Pipeline:
+    def views(self) -> Views:
         """How stored images become network inputs."""
+        if self.encoder:
+            return FeatureViews()
         views = pipeline(self.dataset)
         return views if self.augment else views.without_augmentation()
 
@@ -172,7 +211,8 @@ class VisionConfig(ScheduledSettings, FlatConfig):
     def run_name(self) -> str:
         """Readable stem of the run's folder."""
         noise = f"{100 * self.noise:g}"
-        return f"{self.dataset}-{self.host}-{self.select}-noise{noise}-seed{self.seed}"
+        dataset = f"{self.dataset}-frozen" if self.encoder else self.dataset
+        return f"{dataset}-{self.host}-{self.select}-noise{noise}-seed{self.seed}"
 
     @property
     def pair(self) -> int:

@@ -29,7 +29,10 @@ _FIELDS = ("train_images", "train_labels", "test_images", "test_labels")
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """A dataset in memory: images uint8 `[n, c, h, w]`, clean labels int64 `[n]`."""
+    """A dataset in memory: images uint8 `[n, c, h, w]`, clean labels int64 `[n]`.
+
+    Encoded ones are float32 `[n, d, 1, 1]` instead.
+    """
 
     name: str
     train_images: Tensor

@@ -15,10 +15,15 @@ if TYPE_CHECKING:
 def make_job(config: VisionConfig, data: Path | None, out: Path, progress: bool) -> "VisionJob":
     """The job of a configuration; its stream is kept under `out/streams`."""
     from sphere_replay.vision.datasets import load_images
+    from sphere_replay.vision.encoders import load_encoder
+    from sphere_replay.vision.encoding import encode_images
     from sphere_replay.vision.job import VisionJob
     from sphere_replay.vision.stream import keep_stream
 
-    job = VisionJob(config, load_images(config.dataset, data, progress=progress))
+    images = load_images(config.dataset, data, progress=progress)
+    if config.encoder:
+        images = encode_images(images, load_encoder(config.encoder), progress=progress)
+    job = VisionJob(config, images)
     keep_stream(job.stream, out)
     return job
 

@@ -64,7 +64,7 @@ class VisionJob:
             split_by=config.split_by,
             limit=config.limit,
         )
-        self._host = build_host(config)
+        self._host = build_host(config, data.shape)
         self._turns: list[Turn] = []
         for task in range(len(self.stream.tasks)):
             self._turns += self._turns_of(task)

@@ -1,4 +1,4 @@
-"""The networks of the vision experiments: an MLP for digits, ResNet-18 for small photographs.
+"""The networks of the vision experiments: MLPs for digits and features, ResNet-18 for photographs.
 
 Every classifier is an embedding followed by a head, and shows both: SPHERE measures distances
 between embeddings, and gets them out of the same forward pass as the logits.
@@ -118,15 +118,40 @@ class MLP(Classifier):
         self.hidden1 = nn.Linear(input_size, hidden)
         self.hidden2 = nn.Linear(hidden, hidden)
         if initialization == Initialization.XAVIER:
-            for module in self.modules():
-                if isinstance(module, nn.Linear):
-                    nn.init.xavier_uniform_(module.weight)
-                    nn.init.zeros_(module.bias)
+            _start_uniform(self)
 
     def embed(self, images: Tensor) -> Tensor:
         """The second hidden activation; images of any shape are flattened."""
         hidden = functional.relu(self.hidden1(images.flatten(1)))
         return functional.relu(self.hidden2(hidden))
+
+
+class FeatureMLP(Classifier):
+    """Encoder's features - hidden - C with ReLU, or the head alone if `hidden` is 0.
+
+    First weights as the MLP's; without a hidden layer the embedding is the input.
+    """
+
+    def __init__(
+        self, input_size: int, num_classes: int, *, hidden: int, head: Head | str = "linear"
+    ) -> None:
+        super().__init__(hidden or input_size, num_classes, head)
+        layers = [nn.Linear(input_size, hidden), nn.ReLU()] if hidden else []
+        self.hidden = nn.Sequential(*layers)
+        _start_uniform(self)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """The hidden activation."""
+        features: Tensor = self.hidden(images.flatten(1))
+        return features
+
+
+def _start_uniform(network: nn.Module) -> None:
+    """Xavier-uniform weights of linear layers, biases zero."""
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
 
 
 class BasicBlock(nn.Module):

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from sphere_replay.errors import ConfigError, unknown
-from sphere_replay.vision.config import VisionConfig
+from sphere_replay.vision.config import OF_ENCODERS, VisionConfig
 
 Settings = dict[str, Any]
 
@@ -64,6 +64,16 @@ SMALL_FITS: dict[str, dict[str, Any]] = {
 """Memory fits of `-small` presets: one, after the last task, and fewer cycles of warm restarts. As
 in the paper's number of epochs, the last cycle is complete."""
 
+FROZEN: dict[str, Settings] = {
+    dataset: {"encoder": "efficientnet-lite0", "augment": False, "lr": 0.1}
+    for dataset in ("cifar10", "cifar100", "tiny-imagenet")
+}
+"""What `-frozen` presets have instead: whole streams that a CPU runs in minutes, because features
+of a pretrained encoder are learnt from instead of images. The rate is that of MNIST's MLP."""
+
+VARIANTS = {"-small": SMALL, "-frozen": FROZEN}
+"""Endings of presets, with what they change."""
+
 MIR_POOL = {"cifar10": 96, "cifar100": 160}
 DEFAULT_MIR_POOL = 96
 
@@ -110,18 +120,19 @@ def resolve(
     **overrides: Any,
 ) -> VisionConfig:
     """The full configuration of a preset, with every default filled in."""
-    small = preset.endswith("-small")
-    dataset = preset.removesuffix("-small")
-    if dataset not in (SMALL if small else DATASET_SETTINGS):
+    if preset not in names():
         raise ConfigError(unknown("preset", preset, names()))
+    ending = next((ending for ending in VARIANTS if preset.endswith(ending)), "")
+    dataset = preset.removesuffix(ending)
     settings: Settings = {
         **DATASET_SETTINGS[dataset],
         **HOST_SETTINGS.get(host, {}),
         **HOST_ON_DATASET.get((dataset, host), {}),
         **ALLOCATION.get((dataset, host), {}),
     }
-    if small:
-        settings |= SMALL[dataset]
+    if ending:
+        settings |= VARIANTS[ending][dataset]
+    if ending == "-small":
         settings["options"] = settings.get("options", {}) | SMALL_FITS.get(host, {})
     if select in SCORED_EVERY_STEP:
         settings |= {"every": 1, "pool": MIR_POOL.get(dataset, DEFAULT_MIR_POOL)}
@@ -142,12 +153,15 @@ def resolve(
 
 def names() -> list[str]:
     """Every preset."""
-    return [*DATASET_SETTINGS, *(f"{name}-small" for name in SMALL)]
+    variants = [name + ending for ending, variant in VARIANTS.items() for name in variant]
+    return [*DATASET_SETTINGS, *variants]
 
 
 def provenance(config: VisionConfig, setting: str) -> str:
     """Where a setting's value comes from, if not from the paper."""
-    if config.dataset in NOT_IN_THE_PAPER:
+    if config.encoder and setting in OF_ENCODERS:
+        return "not the paper's: its networks learn from images"
+    if config.encoder or config.dataset in NOT_IN_THE_PAPER:
         return "chosen here"
     if setting == "width" and config.width != VisionConfig.width:
         return f"the paper's is {VisionConfig.width}"

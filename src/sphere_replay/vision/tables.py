@@ -39,6 +39,9 @@ _STREAM_TIME = (_ER, _ER_SPHERE, _MIR_PROP, _DER, _ACE, _ACE_SPHERE, _XDER, _XDE
 _FITTED = (_GDUMB, _PURIDIVER, _PURIDIVER_SPHERE, _ABS)
 """Hosts that fit their memory as well: another optimization budget."""
 
+_FROZEN = (_ER, _ER_SPHERE, _MIR_PROP, _DER, _ACE, _ACE_SPHERE)
+"""Hosts on features of a frozen encoder."""
+
 _CLASS_IL = Measure("class_il")
 _TAIL = Measure("tail_accuracy")
 _STEADY = {"initialization": "torch", "drop_last": True}
@@ -229,6 +232,20 @@ VISION_TABLES = (
                 ("GDumb", "60%"): "19.8/1.1 62.9/2.0 24.7/0.8 22.1/2.8 3.8/2.8 67.0/18.3",
             },
         ),
+    ),
+    _table(
+        "cifar10-frozen",
+        "Split CIFAR-10 on frozen features, Class-IL accuracy (%), K = 500",
+        "cifar10-frozen",
+        _FROZEN,
+        _RATES,
+    ),
+    _table(
+        "cifar100-frozen",
+        "Split CIFAR-100 on frozen features, Class-IL accuracy (%), K = 2000",
+        "cifar100-frozen",
+        _FROZEN,
+        _RATES,
     ),
     # The paper does not name the host of this ablation; ER is the one it introduces SPHERE with.
     Table(

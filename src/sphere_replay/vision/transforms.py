@@ -15,6 +15,9 @@ from sphere_replay.vision.specs import dataset_spec
 from sphere_replay.vision.strong_views import strong_views
 
 CROP_PADDING = 4
+FEATURE_NORM = 10.0
+"""Mean norm of encoded training examples: about that of MNIST's images, on which the MLP and its
+learning rates are known to work."""
 
 
 def crop(images: Tensor, offsets: Tensor, padding: int) -> Tensor:
@@ -100,6 +103,26 @@ class Pipeline:
     def without_augmentation(self) -> "Pipeline":
         """The same constants, with training views equal to evaluation views."""
         return replace(self, padding=0, flip=False)
+
+
+@dataclass(frozen=True)
+class FeatureViews:
+    """Features of a frozen encoder are network inputs already: every view is the plain one."""
+
+    norm: float = FEATURE_NORM
+    """What they were scaled to; part of a run's identity."""
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """The features."""
+        return images
+
+    def augment(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """The features: augmentation would have to come before the encoder."""
+        return images
+
+    def strengthen(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """The features."""
+        return images
 
 
 def pipeline(name: str) -> Pipeline:

