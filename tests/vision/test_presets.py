@@ -291,7 +291,8 @@ def test_a_calibrated_selection_has_a_recipe_of_its_own() -> None:
         "digits", "er", "sphere-calibrated", alpha=0.25, calibration={"agreement": 0.5}
     )
     selection = build_host(config).replay.selection
-    assert selection == SphereSelection(Sphere.calibrated(alpha=0.25, agreement=0.5))
+    recipe = Sphere.calibrated(alpha=0.25, agreement=0.5)
+    assert selection == SphereSelection(recipe, unit_mass=True)
     with pytest.raises(ConfigError, match="calibration is for sphere-calibrated, not for sphere"):
         resolve("digits", "er", "sphere", calibration={"agreement": 0.5})
     with pytest.raises(ConfigError, match=r"calibration: .*'agrement'"):

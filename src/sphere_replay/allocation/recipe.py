@@ -149,9 +149,9 @@ class Sphere:
     ) -> "Sphere":
         """Beyond the paper: scales by wanted N_eff, and labels that their neighbours back.
 
-        Distance and temperature are those of `vision()`. The defaults are provisional: they are
-        chosen on development seeds, apart from those that results are reported on. `allocate` needs
-        labels unless `agreement` is 0.
+        Distance and temperature are those of `vision()`. The defaults were chosen on development
+        seeds, apart from those that results are reported on, and for replay at unit mass.
+        `allocate` needs labels unless `agreement` is 0.
         """
         return cls(
             CalibratedScales(neighbors, far, fraction, rule),

@@ -128,9 +128,13 @@ class MirTop:
 
 @dataclass(frozen=True)
 class SphereSelection:
-    """SPHERE, or one of its controls, by a recipe."""
+    """SPHERE, or one of its controls, by a recipe.
+
+    With `unit_mass` the weights are p = w̄ / s_w: replay is as strong as without SPHERE.
+    """
 
     recipe: Sphere
+    unit_mass: bool = False
     needs_scores = True
     needs_features = True
     every = 4
@@ -161,9 +165,11 @@ class SphereSelection:
                 "label_noise": allocation.label_noise or 0.0,
                 "agreement": allocation.agreement,
             }
+        if self.unit_mass:
+            details["mass"] = allocation.mass
         return Weighting(
-            allocation.weights,
-            allocation.mass,
+            allocation.probabilities if self.unit_mass else allocation.weights,
+            1.0 if self.unit_mass else allocation.mass,
             allocation.running_scale,
             details,
             allocation=allocation,
@@ -195,7 +201,7 @@ SELECTIONS: dict[str, Callable[[Sphere, int], Selection]] = {
     "sphere-permuted": _controlled(Control.PERMUTED),
     "mir-matched": _controlled(Control.MATCHED_MIR),
     "sphere-no-floor": _controlled(Control.NO_FLOOR),
-    "sphere-calibrated": lambda recipe, top: SphereSelection(Sphere.calibrated()),
+    "sphere-calibrated": lambda recipe, top: SphereSelection(Sphere.calibrated(), unit_mass=True),
 }
 """Names on the command line. A recipe serves those built on it, `top` those that rank."""
 

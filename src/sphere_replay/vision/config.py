@@ -183,7 +183,8 @@ class VisionConfig(ScheduledSettings, FlatConfig):
     def selection_on(self, recipe: Sphere) -> Selection:
         """The selection; one that is calibrated has a recipe of its own."""
         if self.select in CALIBRATED:
-            return SphereSelection(Sphere.calibrated(**{"alpha": self.alpha, **self.calibration}))
+            recipe = Sphere.calibrated(**{"alpha": self.alpha, **self.calibration})
+            return SphereSelection(recipe, unit_mass=True)
         return super().selection_on(recipe)
 
     @property

@@ -18,9 +18,17 @@ _ACE_BEST = Row(
 """Weaker or stronger replay helps by itself where labels are wrong; chosen on development seeds."""
 _ER_CALIBRATED = Row("ER + calibrated", "er", "sphere-calibrated", "ER")
 _ACE_CALIBRATED = Row("ER-ACE + calibrated", "er-ace", "sphere-calibrated", "ER-ACE")
+_ACE_NOISE = Row(
+    "ER-ACE + calibrated, by noise",
+    "er-ace",
+    "sphere-calibrated",
+    "ER-ACE",
+    {"calibration": {"strength": "noise"}},
+)
+"""Backing as strong as the noise that the memory shows."""
 _CALIBRATED = (
     *(_ER, _ER_BEST, _ER_SPHERE, _ER_CALIBRATED),
-    *(_ACE, _ACE_BEST, _ACE_SPHERE, _ACE_CALIBRATED),
+    *(_ACE, _ACE_BEST, _ACE_SPHERE, _ACE_CALIBRATED, _ACE_NOISE),
     *(_MIR, _DER),
 )
 _OVER_BEST = (
