@@ -16,10 +16,10 @@ both() {  # NAME [OPTIONS]: hosts with a calibrated selection on MNIST and on di
 for data in mnist digits; do
   dev "$data-hosts" "$data-calibrated" --methods ER ER-ACE --columns Clean 40%
 done
-both plain
-both noise --set 'calibration={"strength": "noise"}'
-both unit-mass --set unit_mass=true
-both noise-unit-mass --set 'calibration={"strength": "noise"}' --set unit_mass=true
+both plain --set 'calibration={"unit_mass": false}'
+both noise --set 'calibration={"unit_mass": false, "strength": "noise"}'
+both unit-mass
+both noise-unit-mass --set 'calibration={"strength": "noise"}'
 for strength in 0.25 0.4 0.6; do
   dev "mnist-er-ace-strength-$strength" mnist-calibrated --methods ER-ACE --columns 40% \
     --set "options={\"strength\": $strength}"
@@ -27,7 +27,7 @@ done
 for strength in 1.5 2.5; do
   dev "mnist-er-strength-$strength" mnist-calibrated --methods ER --columns 40% --set "options={\"strength\": $strength}"
 done
-both balanced --set 'calibration={"votes": "balanced"}'
-both every-16 --set every=16
-both backing-alone --set 'calibration={"alpha": 0}'
-both kernel-alone --set 'calibration={"agreement": 0}'
+both balanced --set 'calibration={"unit_mass": false, "votes": "balanced"}'
+both every-16 --set 'calibration={"unit_mass": false}' --set every=16
+both backing-alone --set 'calibration={"unit_mass": false, "alpha": 0}'
+both kernel-alone --set 'calibration={"unit_mass": false, "agreement": 0}'

@@ -293,6 +293,8 @@ def test_a_calibrated_selection_has_a_recipe_of_its_own() -> None:
     selection = build_host(config).replay.selection
     recipe = Sphere.calibrated(alpha=0.25, agreement=0.5)
     assert selection == SphereSelection(recipe, unit_mass=True)
+    kept = resolve("digits", "er", "sphere-calibrated", calibration={"unit_mass": False})
+    assert build_host(kept).replay.selection == SphereSelection(Sphere.calibrated())
     with pytest.raises(ConfigError, match="calibration is for sphere-calibrated, not for sphere"):
         resolve("digits", "er", "sphere", calibration={"agreement": 0.5})
     with pytest.raises(ConfigError, match=r"calibration: .*'agrement'"):

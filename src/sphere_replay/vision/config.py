@@ -84,7 +84,8 @@ class VisionConfig(ScheduledSettings, FlatConfig):
     threads: int = 1
     """CPU threads; sums are split by them, so results depend on it in the last digits."""
     calibration: dict[str, Any] = field(default_factory=dict)
-    """What `sphere-calibrated` has otherwise than `Sphere.calibrated()`, by name."""
+    """What `sphere-calibrated` has otherwise than `Sphere.calibrated()`, by name; and `unit_mass`,
+    false to multiply the replay loss by the mass."""
     evaluate_every: int | None = None
     """Steps between evaluations for the anytime curve; None evaluates after tasks only."""
     tail_limit: int | None = None
@@ -119,10 +120,11 @@ class VisionConfig(ScheduledSettings, FlatConfig):
         self.check_least(evaluate_every=1, limit=self.num_tasks, tail_limit=1)
         if self.calibration and self.select not in CALIBRATED:
             raise ConfigError(f"calibration is for {', '.join(CALIBRATED)}, not for {self.select}")
-        try:
-            Sphere.calibrated(**self.calibration)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"calibration: {error}") from error
+        if self.select in CALIBRATED:
+            try:
+                self.selection_on(self.recipe)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"calibration: {error}") from error
         try:
             options = HOSTS[self.host].OPTIONS.of(self.options).to_dict()
         except ValueError as error:
@@ -183,8 +185,9 @@ class VisionConfig(ScheduledSettings, FlatConfig):
     def selection_on(self, recipe: Sphere) -> Selection:
         """The selection; one that is calibrated has a recipe of its own."""
         if self.select in CALIBRATED:
-            recipe = Sphere.calibrated(**{"alpha": self.alpha, **self.calibration})
-            return SphereSelection(recipe, unit_mass=True)
+            given = {"alpha": self.alpha, "unit_mass": True, **self.calibration}
+            unit_mass = bool(given.pop("unit_mass"))
+            return SphereSelection(Sphere.calibrated(**given), unit_mass)
         return super().selection_on(recipe)
 
     @property
