@@ -33,7 +33,7 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert {"digits", "mnist", "cifar10-small", "instruct-tiny"} <= set(listing["presets"])
     assert {"none", "er", "er-ace", "der-pp", "gdumb"} <= set(listing["hosts"])
-    assert len(listing["selections"]) == 11
+    assert len(listing["selections"]) == 12
 
 
 def test_showing_a_preset(capsys: pytest.CaptureFixture[str]) -> None:

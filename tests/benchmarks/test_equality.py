@@ -176,10 +176,10 @@ def test_a_finished_run_is_found_by_its_settings(tmp_path: Path) -> None:
 
 def test_every_host_selection_and_domain_is_on_the_list() -> None:
     from sphere_replay.hosts import HOSTS
-    from sphere_replay.replay import SELECTIONS
+    from sphere_replay.replay import UNLABELLED
 
     assert len(RUNS) == len(set(RUNS)) == 35
     digits = [run for run in RUNS if run.preset == "digits"]
     assert {run.host for run in digits} == set(HOSTS)
-    assert {run.select for run in digits if run.host == "er"} >= set(SELECTIONS)
+    assert {run.select for run in digits if run.host == "er"} >= set(UNLABELLED)
     assert {run.group for run in RUNS} == {"vision", "mnist", "instruct", "coding"}

@@ -8,7 +8,7 @@ import pytest
 from sphere_replay.coding.config import HOST_NAMES, CodingConfig
 from sphere_replay.coding.presets import PRESETS, names, provenance, resolve
 from sphere_replay.errors import ConfigError
-from sphere_replay.replay import SELECTIONS
+from sphere_replay.replay import UNLABELLED
 from sphere_replay.runs.domains import domain_of
 
 
@@ -18,7 +18,7 @@ def test_there_are_three_presets() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("select", SELECTIONS)
+@pytest.mark.parametrize("select", UNLABELLED)
 def test_every_selection_resolves_and_survives_json(preset: str, select: str) -> None:
     for host in HOST_NAMES:
         if host == "none" and select != "uniform":

@@ -8,7 +8,7 @@ import pytest
 from sphere_replay.errors import ConfigError
 from sphere_replay.instruct.config import HOST_NAMES, InstructConfig
 from sphere_replay.instruct.presets import names, provenance, resolve
-from sphere_replay.replay import SELECTIONS
+from sphere_replay.replay import UNLABELLED
 
 PRESETS = ["instruct-t5-large", "instruct-smollm2", "instruct-tiny"]
 
@@ -18,7 +18,7 @@ def test_there_are_three_presets() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("select", SELECTIONS)
+@pytest.mark.parametrize("select", UNLABELLED)
 def test_every_selection_resolves_and_survives_json(preset: str, select: str) -> None:
     for host in HOST_NAMES:
         if host == "none" and select != "uniform":
@@ -92,6 +92,7 @@ def test_an_order_can_be_spelled_out() -> None:
             {"capacity": 3},
             r"4 distinct memories .* capacity=3: raise capacity",
         ),
+        ({"select": "sphere-calibrated"}, "stored class labels, and these memories have none"),
         ({"pool": 3}, r"4 distinct memories cannot be drawn from pool=3"),
         ({"select": "mir-top", "top": 2}, r"4 distinct memories cannot be drawn from top=2"),
         ({"lr": 0}, "lr must be positive, got 0"),

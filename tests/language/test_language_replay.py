@@ -17,7 +17,7 @@ from sphere_replay.language import (
     pad_rows,
 )
 from sphere_replay.randomness import generator_for
-from sphere_replay.replay import SELECTIONS, Engine, selection_named
+from sphere_replay.replay import UNLABELLED, Engine, selection_named
 from sphere_replay.scoring import Scores
 
 BOTH = pytest.mark.parametrize("both", [True, False], ids=["t5", "qwen2"])
@@ -152,7 +152,7 @@ def test_a_gradient_scaler_changes_nothing() -> None:
             torch.testing.assert_close(a.grad * factor, b.grad, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("select", SELECTIONS)
+@pytest.mark.parametrize("select", UNLABELLED)
 def test_every_selection_draws_as_the_engine_does(select: str) -> None:
     model, replay = model_with_gradient(False), filled(False, select=select, pool=None, every=1)
     same = Engine(

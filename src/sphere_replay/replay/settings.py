@@ -41,6 +41,11 @@ class ReplaySettings:
     ) -> None:
         """Refuse values that no replay can work with; `distinct` draws need enough candidates."""
         names = list(selections)
+        if self.select in SELECTIONS and self.select not in names:
+            raise ConfigError(
+                f"{self.select} asks neighbours about stored class labels, and these memories have "
+                f"none: choose another selection, such as {names[0]}"
+            )
         if self.select not in names:
             raise ConfigError(unknown("selection", self.select, names))
         for name in ("capacity", "replay_batch", "pool"):

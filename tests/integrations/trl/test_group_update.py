@@ -14,7 +14,7 @@ from integrations.training import Gradients, history, same_weights, weights
 from integrations.trl.grpo import PROGRAMS, Witness, log_probabilities, surrogate, trainer
 from language import tiny
 from sphere_replay.integrations.trl.gradients import _bare
-from sphere_replay.replay import SELECTIONS
+from sphere_replay.replay import UNLABELLED
 
 
 @pytest.mark.parametrize(("strength", "select"), [(1.0, "sphere"), (0.3, "uniform")])
@@ -230,7 +230,7 @@ def test_a_group_whose_programs_are_all_masked_is_empty(tmp_path: Path) -> None:
 _NO_END = {"suppress_tokens": [1]}
 
 
-@pytest.mark.parametrize("select", [name for name in SELECTIONS if name != "uniform"])
+@pytest.mark.parametrize("select", [name for name in UNLABELLED if name != "uniform"])
 def test_every_selection_trains(select: str, tmp_path: Path) -> None:
     training = trainer(tmp_path, replay={"select": select}, max_steps=3)
     training.train()
