@@ -1,4 +1,4 @@
-"""Replay in a training loop of one's own: three selections side by side.
+"""Replay in a training loop of one's own: four selections side by side.
 
 A small convolutional network with batch norm learns handwritten digits two classes at a time, with
 40% of the labels wrong, by Adam in mixed precision. Everything about replay is marked REPLAY; what
@@ -24,7 +24,7 @@ from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.reports.statistics import mean, paired_difference
 from sphere_replay.storage.saved import load_tree, save_tree
 
-SELECTIONS = ("uniform", "mir", "sphere")
+SELECTIONS = ("uniform", "mir", "sphere", "sphere-calibrated")
 TASKS, BATCH, NOISE = 5, 10, 0.4
 TAIL = 10
 """Accuracy moves by points from step to step: it is averaged over the last so many steps."""
@@ -72,9 +72,9 @@ def run(select: str, seed: int, out: Path) -> float:
     x, y, test_x, test_y = digits(seed)
     with globally_seeded(generator_for(seed, "initialization")):
         model = Network()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     scaler = torch.amp.GradScaler("cpu")
-    memory = Memory(100, generator=generator_for(seed, "admission"))  # REPLAY
+    memory = Memory(200, generator=generator_for(seed, "admission"))  # REPLAY
     replay = Replay(  # REPLAY
         memory,
         select=select,
@@ -101,7 +101,7 @@ def run(select: str, seed: int, out: Path) -> float:
             optimizer.zero_grad()
             scaler.scale(loss(model, x[rows], y[rows])).backward()
             if len(memory):  # REPLAY
-                draw = replay.draw(BATCH)
+                draw = replay.draw(2 * BATCH)
                 replayed = draw.scale * loss(model, draw["x"], draw["y"])
                 scaler.scale(replayed).backward()
             scaler.step(optimizer)
@@ -143,7 +143,7 @@ def main() -> None:
         reached[select] = {
             seed: 100 * run(select, seed, arguments.out) for seed in range(arguments.seeds)
         }
-        line = f"{select:8} accuracy {mean(list(reached[select].values())):.1f}%"
+        line = f"{select:17} accuracy {mean(list(reached[select].values())):.1f}%"
         gain = paired_difference(reached[select], reached["uniform"])
         if select != "uniform" and gain is not None and gain.interval is not None:
             low, high = gain.interval
