@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--before-runs", type=Path, metavar="DIR", help="in place of a tree before")
     groups = list(dict.fromkeys(run.group for run in RUNS))
     parser.add_argument("--only", choices=groups, help="compare only these runs")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time (default: 1)")
     arguments = parser.parse_args(argv)
     try:
         before, after = _sources(arguments)
@@ -283,11 +285,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     wanted = [run for run in RUNS if arguments.only in (None, run.group)]
     equal = 0
-    for number, run in enumerate(wanted, start=1):
-        print(f"{number}/{len(wanted)}  {run}", end="  ", flush=True)
-        same, words = verdict(run, before, after)
-        print(words, flush=True)
-        equal += same
+    with ThreadPoolExecutor(arguments.workers) as pool:
+        verdicts = pool.map(lambda run: verdict(run, before, after), wanted)
+        for number, (run, (same, words)) in enumerate(zip(wanted, verdicts, strict=True), start=1):
+            print(f"{number}/{len(wanted)}  {run}  {words}", flush=True)
+            equal += same
     print(f"{equal} of {len(wanted)} runs are equal")
     return int(equal < len(wanted))
 
