@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.allocation.scales import FLOORS
-from sphere_replay.config import FlatConfig, described, one_of
+from sphere_replay.config import RunConfig, described, one_of
 from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.instruct.stream import EvaluateOn
 from sphere_replay.instruct.tasks import ORDERS
@@ -21,7 +21,7 @@ BETA1, EPSILON = 0.9, 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstructConfig(LanguageReplaySettings, FlatConfig):
+class InstructConfig(LanguageReplaySettings, RunConfig):
     """A resolved run: nothing is decided anywhere else. Replay has its settings from the base."""
 
     DOMAIN: ClassVar[str] = "instruct"
