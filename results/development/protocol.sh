@@ -9,17 +9,17 @@ dev() {  # FILE [OPTIONS]: rows of the MNIST table on five development seeds, la
 }
 for initialization in torch xavier; do
   for batch in 64 32; do
+    settings=(--set "initialization=$initialization" --set "batch=$batch" --set "replay_batch=$batch")
+    dev "$initialization-$batch-der" --methods DER++ "${settings[@]}"
     for joint in false true; do
-      dev "$initialization-$batch-joint-$joint" --methods ER MIR DER++ ER-ACE \
-        --set "initialization=$initialization" --set "batch=$batch" --set "replay_batch=$batch" \
+      dev "$initialization-$batch-joint-$joint" --methods ER MIR ER-ACE "${settings[@]}" \
         --set "options={\"joint_batch\": $joint}"
     done
   done
 done
-for joint in false true; do  # the published head of ER-ACE and learning rate of DER++
+dev slow --methods DER++ --set initialization=torch --set lr=0.03 --set virtual_lr=0.03  # as published
+for joint in false true; do  # the published head of ER-ACE
   dev "cosine-joint-$joint" --methods ER-ACE --set initialization=torch --set head=cosine \
-    --set "options={\"joint_batch\": $joint}"
-  dev "slow-joint-$joint" --methods DER++ --set initialization=torch --set lr=0.03 --set virtual_lr=0.03 \
     --set "options={\"joint_batch\": $joint}"
 done
 for initialization in torch xavier; do  # with the last small batch, as before
