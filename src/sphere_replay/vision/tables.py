@@ -75,7 +75,7 @@ _PARTS = (
     *_part("kernel alone", {"agreement": 0.0}),
     *_part("permuted backing", {"control": "backing-permuted"}),
 )
-"""Backing without increments, the local kernel without backing, and backing dealt out anew among the
+"""Backing without increments, the local kernel without backing, backing dealt out anew among the
 memories of each class."""
 
 _CLASS_IL = Measure("class_il")
