@@ -11,7 +11,7 @@ from sphere_replay.reports.forest import draw_forest
 from sphere_replay.reports.tables import fill
 from sphere_replay.runs.domains import table_named
 
-TABLE = table_named("mnist-calibrated-best")
+TABLE = table_named("mnist-best")
 METHODS = ("ER, best strength", "ER + calibrated")
 
 
