@@ -33,7 +33,7 @@ class RunConfig:
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     DOMAIN: ClassVar[str]
-    """Its name."""
+    """Name of its domain."""
     seed: int
     """Fixes everything random."""
     host: str
