@@ -33,6 +33,7 @@ def build_task_stream(config: InstructConfig, corpus: Corpus) -> TaskStream:
         corpus,
         config.task_names,
         config.seed,
+        noise=config.noise,
         cap=config.cap,
         tests_per_task=config.tests_per_task,
         evaluate_on=config.evaluate_on,

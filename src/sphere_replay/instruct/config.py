@@ -33,6 +33,8 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
     order: str
     """Number of one of the corpus' orders, or the names of tasks separated by commas."""
     seed: int
+    noise: float = 0.0
+    """Share of each task's training answers that are replaced by another of its labels."""
     cap: int = 1000
     """Training examples per task, at most."""
     tests_per_task: int = 1000
@@ -84,7 +86,7 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
             "threads",
         )
         self.check_least(seed=0, rank=0, weight_decay=0, warm_up=0)
-        for name in ("beta2", "lora_dropout"):
+        for name in ("beta2", "lora_dropout", "noise"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         self._check_order()

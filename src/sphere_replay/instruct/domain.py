@@ -13,6 +13,7 @@ DOMAIN = Domain(
     job="sphere_replay.instruct.job",
     tables=INSTRUCT_TABLES,
     options=(
+        Option("noise", "share of wrong answers (default: 0)", float, "RATE"),
         Option("order", "number of a task order, or tasks with commas (default: 0)"),
         Option("model", "a hub id or folder", metavar="ID"),
     ),
