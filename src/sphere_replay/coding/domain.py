@@ -22,7 +22,8 @@ def make_job(config: CodingConfig, data: Path | None, out: Path, progress: bool)
 DOMAIN = Domain(
     name="coding",
     extra="coding",
-    presets=tuple(names()),
+    names=names,
+    config=CodingConfig,
     resolve=resolve,
     provenance=provenance,
     make_job=make_job,

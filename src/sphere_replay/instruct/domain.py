@@ -22,7 +22,8 @@ def make_job(config: InstructConfig, data: Path | None, out: Path, progress: boo
 DOMAIN = Domain(
     name="instruct",
     extra="instruct",
-    presets=tuple(names()),
+    names=names,
+    config=InstructConfig,
     resolve=resolve,
     provenance=provenance,
     make_job=make_job,

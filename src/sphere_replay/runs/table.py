@@ -116,6 +116,10 @@ class Table:
     """Of the tasks, if there are several: a run is then an (order, seed) pair."""
     paper_preset: str | None = None
     """Of the published values; None: the preset above."""
+    seeds: tuple[int, ...] | None = None
+    """Those of its runs; None: evaluation seeds, as many as are asked for."""
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Values of settings that a search of its methods tries."""
 
     def __post_init__(self) -> None:
         methods = self.methods

@@ -31,7 +31,8 @@ def make_job(config: VisionConfig, data: Path | None, out: Path, progress: bool)
 DOMAIN = Domain(
     name="vision",
     extra="vision",
-    presets=tuple(names()),
+    names=names,
+    config=VisionConfig,
     resolve=resolve,
     provenance=provenance,
     make_job=make_job,
