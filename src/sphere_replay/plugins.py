@@ -135,7 +135,7 @@ def encoder(name: str) -> Callable[[Callable[[], Encoder]], Callable[[], Encoder
 
 
 def table(made: Table) -> Table:
-    """Register a table, by its own name; `runs.experiment.load_experiment` reads one from a file."""
+    """Register a table by its own name; `runs.experiment.load_experiment` makes one of a file."""
     if made.name in domains.tables():
         raise ConfigError(f"there is a table {made.name!r} already: choose another name")
     domains.PLUGGED[made.name] = made

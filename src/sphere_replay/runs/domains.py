@@ -58,6 +58,10 @@ class RunConfig(Protocol):
         """Plain values for JSON; their digest is the run's identity."""
         ...
 
+    def changed_code(self, saved: Mapping[str, Any]) -> list[str]:
+        """What a saved form was made by that is not what it is now, in words."""
+        ...
+
 
 class MakeJob(Protocol):
     """Makes the job of a configuration; whatever is heavy is imported here."""

@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sphere_replay.errors import ConfigError, UserError, unknown
 from sphere_replay.plugging import load
@@ -42,7 +42,7 @@ _KEYS = (
     *("seeds", "development", "plugins", "settings", "columns", "rows", "grid"),
 )
 _ROW_KEYS = (*(entry.name for entry in fields(Row)), "published")
-_ONE_COLUMN = {"all": {}}
+_ONE_COLUMN: dict[str, Any] = {"all": {}}
 
 Value = TypeVar("Value")
 
@@ -78,7 +78,8 @@ def _table(stem: str, content: Mapping[str, Any]) -> Table:
         column: spelled_out(_as(f"column {column!r}", settings, dict))
         for column, settings in _taken(content, "columns", dict, _ONE_COLUMN).items()
     }
-    rows, published = [], {}
+    rows: list[Row] = []
+    published: PublishedCells = {}
     for number, saved in enumerate(_taken(content, "rows", list), 1):
         row = _row(f"row {number}", _as(f"row {number}", saved, dict))
         if row.method in {other.method for other in rows}:
@@ -148,7 +149,7 @@ def _measure(saved: Any) -> Measure:
     _check_keys("metric", [given.get("metric", "")], METRICS)
     over = given.get("over_runs", "mean")
     _check_keys("over_runs", [over], ("mean", "min", "max"))
-    return Measure(given["metric"], over)
+    return Measure(given["metric"], cast(Any, over))
 
 
 def _seeds(content: Mapping[str, Any]) -> tuple[int, ...] | None:
