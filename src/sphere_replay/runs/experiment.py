@@ -136,7 +136,7 @@ def _published(
         words = _as(f"published value of {method} in {column}", text, str).split()
         if len(words) != len(measures):
             raise ConfigError(
-                f"{method} in {column}: {len(measures)} published values, got {text!r}"
+                f"{method} in {column}: {len(measures)} published values belong there, got {text!r}"
             )
         texts[method, column] = text
     return by_cell(measures, texts)
