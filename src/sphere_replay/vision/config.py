@@ -228,7 +228,9 @@ class VisionConfig(ScheduledSettings, FlatConfig):
     def renamed(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """Options of selections once were those of the calibrated one alone."""
         calibration = settings.pop("calibration", None)
-        return settings | ({"select_options": calibration} if calibration else {})
+        if not calibration:
+            return settings
+        return settings | {"select_options": calibration | settings.get("select_options", {})}
 
     @property
     def views(self) -> Views:

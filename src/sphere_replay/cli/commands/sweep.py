@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="evaluation seeds 0, 1, ... (10, or what a file says); where tasks have several "
         "orders, each seed goes through them in turn, and this counts (order, seed) pairs",
     )
+    parser.add_argument(
+        "--skip", type=int, default=0, metavar="N", help="leave out the first N of all seeds"
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes at a time (default: 1)")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="only these rows")
     parser.add_argument("--columns", nargs="+", metavar="NAME", help="only these columns")
@@ -65,9 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     table, settings = table_from(arguments)
     if arguments.seeds is None and (table.seeds is None or arguments.development):
         arguments.seeds = DEFAULT_SEEDS
-    if arguments.workers < 1:
-        raise UsageError("--workers counts from 1")
-    seeds = seeds_of(table, arguments.seeds, development=arguments.development)
+    if arguments.workers < 1 or arguments.skip < 0:
+        raise UsageError("--workers counts from 1, --skip from 0")
+    seeds = seeds_of(table, development=arguments.development)[arguments.skip :][: arguments.seeds]
     for name, chosen, known in (
         ("method", arguments.methods, table.methods),
         ("column", arguments.columns, table.columns),
@@ -116,6 +119,8 @@ def _command(arguments: argparse.Namespace) -> str:
     words = ["sphere", "sweep", *table_words(arguments)]
     if arguments.seeds is not None:
         words += ["--seeds", str(arguments.seeds)]
+    if arguments.skip:
+        words += ["--skip", str(arguments.skip)]
     for option in ("methods", "columns"):
         if chosen := getattr(arguments, option):
             words += [f"--{option}", *chosen]

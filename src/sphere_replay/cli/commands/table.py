@@ -7,7 +7,7 @@ Examples:
   sphere table cifar10 --small --costs
   sphere table digits --runs runs --seeds 5 --limit 600
   sphere table examples/experiment.toml --runs runs
-  sphere table mnist-calibrated --forest gains.svg
+  sphere table mnist --forest gains.svg
 """
 
 import argparse
