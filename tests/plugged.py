@@ -1,9 +1,11 @@
 """Plug-ins in tests: loaded for one test, forgotten after it."""
 
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sphere_replay import plugging
 from sphere_replay.hosts import HOSTS
@@ -14,26 +16,29 @@ from sphere_replay.vision.models import NETWORKS
 from sphere_replay.vision.presets import DATASET_SETTINGS, HOST_SETTINGS
 from sphere_replay.vision.specs import DATASETS
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin.py"
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "plugin.py"
+INSTALLED = (str(ROOT), *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 
-TABLES = (SELECTIONS, HOSTS, HOST_SETTINGS, DATASETS, DATASET_SETTINGS, NETWORKS, ENCODERS, PLUGGED)
+TABLES: tuple[dict[str, Any], ...] = (
+    *(SELECTIONS, HOSTS, HOST_SETTINGS, DATASETS, DATASET_SETTINGS, NETWORKS, ENCODERS),
+    *(PLUGGED, plugging._loaded),
+)
 
 
 @contextmanager
 def forgotten() -> Iterator[None]:
     """What the block registers is gone afterwards, as in a process that begins afresh."""
-    tables = [*TABLES, plugging._loaded]
-    before = [dict(table) for table in tables]  # type: ignore[call-overload]  # of many types
+    before = [dict(table) for table in TABLES]
     unlabelled, path, modules = list(UNLABELLED), list(sys.path), set(sys.modules)
     try:
         yield
     finally:
-        for table, entries in zip(tables, before, strict=True):
+        for table, entries in zip(TABLES, before, strict=True):
             table.clear()
             table.update(entries)
         UNLABELLED[:], sys.path[:] = unlabelled, path
         for name in set(sys.modules) - modules:
-            if not name.startswith(("sphere_replay", "torch")):
-                file = getattr(sys.modules[name], "__file__", None) or ""
-                if "site-packages" not in file and "/lib/python" not in file:
-                    del sys.modules[name]
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and not file.startswith(INSTALLED):
+                del sys.modules[name]

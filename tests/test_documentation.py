@@ -82,7 +82,7 @@ def test_shown_commands_exist_with_all_their_names(monkeypatch: pytest.MonkeyPat
     assert {"run", "sweep", "table", "plot", "search"} <= {words[0] for _, words in commands}
     for _, words in commands:
         arguments = build_parser().parse_args(words)  # exits if an option is not known
-        if words[1].endswith(".toml"):
+        if words[1:] and words[1].endswith(".toml"):
             with forgotten():
                 assert load_experiment(words[1]).rows
         elif words[0] in ("run", "show", "search"):

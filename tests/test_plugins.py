@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -216,15 +217,15 @@ def test_options_of_a_selection_are_checked_and_written() -> None:
 
 def test_networks_datasets_and_encoders(tmp_path: Path) -> None:
     load(written(tmp_path, PARTS.replace("CLASSES", "2")))
-    network = build_host(
-        resolve("dots", network="flat", network_options={"bias": False})  # type: ignore[arg-type]  # of vision
-    ).network
+    config: Any = resolve("dots", network="flat", network_options={"bias": False})
+    network: Any = build_host(config).network
     assert type(network).__name__ == "Flat"
     assert network.bias is False
+    other: Any = resolve("dots", network="no-classifier")
     with pytest.raises(ConfigError, match=r"network flat: .*'depth'"):
         resolve("dots", network="flat", network_options={"depth": 3})
     with pytest.raises(ConfigError, match="no-classifier is a Linear: make it a subclass"):
-        build_host(resolve("dots", network="no-classifier"))  # type: ignore[arg-type]  # of vision
+        build_host(other)
     images = load_images("dots")
     assert images.train_images.shape == (10, 1, 2, 2)
     encoder = load_encoder("brightness")
