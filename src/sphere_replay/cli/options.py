@@ -11,7 +11,7 @@ from sphere_replay.errors import UsageError
 
 if TYPE_CHECKING:
     from sphere_replay.codebase import Code
-    from sphere_replay.runs.domains import RunConfig
+    from sphere_replay.config import RunConfig
     from sphere_replay.runs.table import Table
     from sphere_replay.runs.table_runs import TableRun
 

@@ -3,17 +3,17 @@
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sphere_replay.errors import UsageError
-from sphere_replay.runs.domains import RunConfig
+from sphere_replay.config import RunConfig
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.metrics import METRICS
+from sphere_replay.runs.runner import Report
 from sphere_replay.runs.settings import spelled_out, with_settings
-from sphere_replay.runs.sweep import Outcome, sweep
+from sphere_replay.runs.sweep import sweep
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def search(
     metric: str = "class_il",
     data: Path | None = None,
     workers: int = 1,
-    report: Callable[[int, int, str], None] | None = None,
+    report: Report | None = None,
 ) -> list[GridPoint]:
     """Every point of the grid, best first: `base` with its settings, compared with `control`."""
     seeds = list(seeds)
@@ -49,20 +49,11 @@ def search(
     controls = _on_seeds(control, seeds)
     treated = [_on_seeds(with_settings(base, spelled_out(point)), seeds) for point in points]
     configs = [*controls, *itertools.chain.from_iterable(treated)]
-    done = 0
-
-    def count(outcome: Outcome) -> None:
-        nonlocal done
-        done += 1
-        if outcome.status == "failed":
-            raise UsageError(f"a run of the search failed: {outcome.reason}")
-        if report is not None:
-            report(done, len(configs), "")
 
     def reached(config: RunConfig) -> float:
         return float(run_folder(config, out).results["metrics"][metric])
 
-    sweep(configs, out, data=data, workers=workers, report=count)
+    sweep(configs, out, data=data, workers=workers, report=report, strict=True)
     ranking = []
     for point, runs in zip(points, treated, strict=True):
         gains = [reached(run) - reached(plain) for run, plain in zip(runs, controls, strict=True)]

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sphere_replay.config import RunConfig
 from sphere_replay.errors import ConfigError
-from sphere_replay.runs.domains import RunConfig
 
 OWNERS = {
     "select": "select_options",

@@ -26,7 +26,7 @@ from sphere_replay.cli.options import (
 from sphere_replay.errors import UsageError, unknown
 
 if TYPE_CHECKING:
-    from sphere_replay.runs.domains import RunConfig
+    from sphere_replay.config import RunConfig
 
     Task = tuple[RunConfig, RunConfig, Mapping[str, Sequence[Any]], str]
 

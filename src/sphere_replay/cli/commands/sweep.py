@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.runs.experiment import SUFFIX
     from sphere_replay.runs.progress import step_progress
     from sphere_replay.runs.settings import merged
-    from sphere_replay.runs.sweep import Outcome, sweep
+    from sphere_replay.runs.sweep import sweep
     from sphere_replay.runs.table_runs import runs_of, seeds_of
 
     table, settings = table_from(arguments)
@@ -84,19 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     protocol = {"preset": table.preset, **merged(own, settings)}
     if arguments.save:
         check_extends(arguments.save, table.name, protocol)
-    failed: list[Outcome] = []
-    done = 0
-    with step_progress(f"sweep {arguments.table}", hidden=arguments.quiet) as bar:
-
-        def report(outcome: Outcome) -> None:
-            nonlocal done
-            done += 1
-            if outcome.status == "failed":
-                failed.append(outcome)
-            if bar is not None:
-                bar(done, len(runs), f"{len(failed)} failed" if failed else "")
-
-        sweep(
+    with step_progress(f"sweep {arguments.table}", hidden=arguments.quiet) as report:
+        outcomes = sweep(
             [run.config for run in runs],
             arguments.out,
             data=arguments.data,
@@ -106,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     entries = to_entries(runs, arguments.out)
     print(f"{len(entries)} of {len(runs)} runs finished in {arguments.out}")
     warn_of_others(made_by(entries))
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     for outcome in failed:
         print(f"failed: {outcome.config.run_name}: {outcome.reason}")
     if arguments.save and entries:

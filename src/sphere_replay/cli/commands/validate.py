@@ -19,7 +19,7 @@ from sphere_replay.errors import UsageError, UserError
 from sphere_replay.extras import needing
 
 if TYPE_CHECKING:
-    from sphere_replay.runs.domains import RunConfig
+    from sphere_replay.config import RunConfig
 
 FIRST_STEPS = 5
 """Enough to fill a memory, to score it and to replay from it."""
