@@ -137,7 +137,7 @@ def test_from_sweep_to_table_and_pictures(
     code, out, _ = run(capsys, "table", "digits", "--results", str(saved.parent), "--json")
     table = json.loads(out)
     assert code == 0
-    (cell,) = [
+    (cell, _) = [  # one for each measure
         row for row in table["rows"] if (row["method"], row["column"]) == ("ER + SPHERE", "40%")
     ]
     wanted = {"method", "column", "metric", "mean", "sd", "seeds", "published"}
