@@ -24,6 +24,7 @@ What a file says is checked when it is read; whether its runs can be made, when 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -67,6 +68,12 @@ def load_experiment(path: str | Path) -> Table:
         return _table(path.stem, content)
     except (ConfigError, ValueError) as error:
         raise ExperimentError(f"{path}: {error}") from error
+
+
+def tables_in(package: str) -> tuple[Table, ...]:
+    """The tables that lie as files in the folder `tables` of a package, by name."""
+    with as_file(files(package) / "tables") as folder:
+        return tuple(map(load_experiment, sorted(folder.glob(f"*{SUFFIX}"))))
 
 
 def _table(stem: str, content: Mapping[str, Any]) -> Table:
