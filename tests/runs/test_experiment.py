@@ -195,6 +195,8 @@ def test_a_saved_run_is_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[s
     config = json.loads(capsys.readouterr().out)["config"]
     assert (config["seed"], config["options"]["strength"], config["limit"]) == (3, 2.0, 100)
     assert config["optimizer_options"] == {"momentum": 0.1, "weight_decay": 0.0}
+    assert main(["show", str(folder), "--set", "optimizer=adam", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["config"]["optimizer_options"]["beta1"] == 0.9
     assert main(["validate", str(folder / "config.json")]) == 0
     assert f"is run {folder.name}" in capsys.readouterr().out
     for words, message in (

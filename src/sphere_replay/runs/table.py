@@ -193,12 +193,3 @@ def by_cell(measures: Iterable[Measure], texts: Mapping[tuple[str, str], str]) -
                 mean, _, sd = value.partition("/")
                 values[method, column, name] = Published(float(mean), float(sd) if sd else None)
     return values
-
-
-def by_row(measure: Measure, columns: Iterable[str], rows: Mapping[str, str]) -> PublishedCells:
-    """The same for tables of one measure, by method, in the order of the columns."""
-    texts = {}
-    for method, text in rows.items():
-        for column, value in zip(columns, text.split(), strict=True):
-            texts[method, column] = value
-    return by_cell([measure], texts)
