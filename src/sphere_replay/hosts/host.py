@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sphere_replay.errors import DivergenceError
+from sphere_replay.hosts.optimizers import Sgd, StreamOptimizer
 from sphere_replay.hosts.options import HostOptions
 from sphere_replay.memory import Memory
 from sphere_replay.replay import Draw, Engine
@@ -30,9 +31,6 @@ from sphere_replay.scoring.folding import can_fold
 from sphere_replay.storage.trees import State
 
 LOGGER = logging.getLogger(__name__)
-
-MOMENTUM, WEIGHT_DECAY = 0.0, 0.0
-"""With which every host learns from the stream."""
 
 
 class Views(Protocol):
@@ -94,6 +92,8 @@ class HostParts:
     geometry: Callable[[Tensor], Tensor] | None = None
     """Stored images `[m, ...]` to what an allocation measures distances between; None: the
     network's own features."""
+    optimizer: StreamOptimizer = field(default_factory=Sgd)
+    """What it learns from the stream with."""
 
 
 class Host(ABC):
@@ -121,14 +121,12 @@ class Host(ABC):
         self.costs = Costs()
         self.notes: dict[str, int] = {}
         """What was not as a host would have it, but no reason to stop, and how often."""
-        self.optimizer = torch.optim.SGD(
-            parts.network.parameters(), lr=parts.lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY
-        )
+        self.optimizer = parts.optimizer.build(parts.network.parameters(), parts.lr)
 
     @classmethod
     def constants(cls) -> dict[str, Any]:
         """What decides its results and is no option: part of a run's identity."""
-        return {"optimizer": "SGD", "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
+        return {}
 
     @abstractmethod
     def observe(self, batch: Batch) -> Step:
@@ -244,6 +242,7 @@ class Host(ABC):
                 lr=self.parts.virtual_lr,
                 loss=self.scored_loss,
                 prepare=self.parts.views.prepare,
+                optimizer=self.optimizer if self.parts.optimizer.ADAPTIVE else None,
             )
         except NonFiniteError as error:
             raise DivergenceError(str(error)) from error

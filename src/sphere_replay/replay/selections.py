@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from sphere_replay.allocation import Allocation, Control, Sphere, allocate
+from sphere_replay.config import from_options
 from sphere_replay.errors import unknown
 from sphere_replay.numeric import (
     accumulation_dtype,
@@ -185,14 +186,31 @@ def _proportional(values: Tensor) -> Weighting:
     return Weighting(positive / positive.sum())
 
 
-def _controlled(control: Control | None) -> Callable[[Sphere, int], Selection]:
-    return lambda recipe, top: SphereSelection(replace(recipe, control=control))
+def _controlled(control: Control | None) -> Callable[..., Selection]:
+    def make(recipe: Sphere, top: int, **options: Any) -> Selection:
+        for name in options:
+            if name not in RECIPE_OPTIONS:
+                raise ValueError(unknown("option", name, RECIPE_OPTIONS))
+        return SphereSelection(replace(recipe, control=control, **options))
+
+    return make
 
 
-SELECTIONS: dict[str, Callable[[Sphere, int], Selection]] = {
-    "uniform": lambda recipe, top: Uniform(),
-    "loss": lambda recipe, top: LossProportional(),
-    "mir": lambda recipe, top: MirProportional(),
+def _calibrated(
+    recipe: Sphere, top: int, *, unit_mass: bool = True, **options: Any
+) -> SphereSelection:
+    """With scales of its own: of the recipe it takes the blend alone."""
+    calibrated = Sphere.calibrated(**{"alpha": recipe.alpha, **options})
+    return SphereSelection(calibrated, unit_mass=bool(unit_mass))
+
+
+RECIPE_OPTIONS = ("agreement", "votes", "strength", "leave_one_out")
+"""Of a recipe, beside what configurations have settings for."""
+
+SELECTIONS: dict[str, type[Selection] | Callable[..., Selection]] = {
+    "uniform": Uniform,
+    "loss": LossProportional,
+    "mir": MirProportional,
     "mir-top": lambda recipe, top: MirTop(top),
     "sphere": _controlled(None),
     "sphere-identity": _controlled(Control.IDENTITY),
@@ -201,16 +219,23 @@ SELECTIONS: dict[str, Callable[[Sphere, int], Selection]] = {
     "sphere-permuted": _controlled(Control.PERMUTED),
     "mir-matched": _controlled(Control.MATCHED_MIR),
     "sphere-no-floor": _controlled(Control.NO_FLOOR),
-    "sphere-calibrated": lambda recipe, top: SphereSelection(Sphere.calibrated(), unit_mass=True),
+    "sphere-calibrated": _calibrated,
 }
-"""Names on the command line. A recipe serves those built on it, `top` those that rank."""
+"""Names on the command line. An entry is a frozen dataclass whose fields are the selection's own
+options, or a function of a recipe, of how many are to be ranked, and of options by name."""
 
-UNLABELLED = tuple(name for name in SELECTIONS if name != "sphere-calibrated")
+UNLABELLED = [name for name in SELECTIONS if name != "sphere-calibrated"]
 """Those for memories without class numbers: token sequences, groups of programs."""
 
 
-def selection_named(name: str, recipe: Sphere, top: int = MirTop.top) -> Selection:
-    """The selection of a name, on the given recipe."""
+def selection_named(
+    name: str,
+    recipe: Sphere,
+    top: int = MirTop.top,
+    options: Mapping[str, Any] | None = None,
+) -> Selection:
+    """The selection of a name, on the given recipe, with its own options where they are said."""
     if name not in SELECTIONS:
         raise ValueError(unknown("selection", name, SELECTIONS))
-    return SELECTIONS[name](recipe, top)
+    make, options = SELECTIONS[name], options or {}
+    return from_options(make, options) if isinstance(make, type) else make(recipe, top, **options)

@@ -1,8 +1,9 @@
 """What configurations of runs and arguments of trainers say about replay, under the same names."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -94,9 +95,18 @@ class ScheduledSettings(ReplaySettings):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
 
+    @property
+    def of_selection(self) -> Mapping[str, Any]:
+        """The selection's own options, where they are not its defaults."""
+        return {}
+
     def selection_on(self, recipe: Sphere) -> Selection:
         """The selection, on a recipe for those that are built on one."""
-        return selection_named(self.select, recipe, top=self.top or self.replay_batch)
+        top = self.top or self.replay_batch
+        try:
+            return selection_named(self.select, recipe, top, self.of_selection)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"selection {self.select}: {error}") from error
 
     def engine(self, memory: Memory, recipe: Sphere, generator: torch.Generator) -> Engine:
         """The engine that draws from a memory by these settings."""

@@ -43,7 +43,7 @@ def tell(table: Table, runs: Sequence[FinishedRun]) -> str:
 def draw_comparison(runs: Sequence[FinishedRun], pictures: Path) -> list[Path]:
     """The figures of finished runs, as files: noisy lift or rewards where there are any."""
     figures = {"accuracy-over-stream": accuracy_figure, "forgetting": forgetting_figure}
-    if any("noisy_lift" in run.results["replay"] for run in runs):
+    if any(run.results["replay"].get("noisy_lift") is not None for run in runs):
         figures["noisy-lift"] = lift_figure
     if any("reward" in run.results for run in runs):
         figures["reward-and-accuracy"] = reward_figure

@@ -6,6 +6,7 @@ the same numbers to the last bit.
 Examples:
   sphere run digits --host er --select sphere --noise 0.4
   sphere run mnist --host er-ace --select sphere --noise 0.4 --seed 3 --data DIR
+  sphere run RUN/config.json --out again
 """
 
 import argparse
@@ -18,6 +19,7 @@ from sphere_replay.cli.options import (
     add_run_options,
     add_seed_option,
     config_from,
+    warn_of_others,
 )
 from sphere_replay.errors import UsageError
 
@@ -48,8 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--checkpoint-every counts steps: at least 1")
     quiet = arguments.quiet or arguments.json
     folder = run_folder(config, arguments.out)
-    if not quiet and folder.finished:
-        print("This run is finished already; these are its results.")
+    if folder.finished:
+        if not quiet:
+            print("This run is finished already; these are its results.")
+        warn_of_others([folder.made_by])
     with step_progress(f"{config.host} · {config.select}", hidden=quiet) as report:
         results = run_config(
             config,
