@@ -49,9 +49,9 @@ def divided(watch: Stopwatch) -> Iterator[None]:
     draw, weigh = Engine.draw, SphereSelection.weigh
 
     def timed_draw(replay: Engine, count: int, scorer: Scorer) -> Draw:
-        def timed_scorer(slots: Tensor) -> Scores:
+        def timed_scorer(slots: Tensor, *, increments: bool = True) -> Scores:
             with watch.part("scoring"):
-                return scorer(slots)
+                return scorer(slots, increments=increments)
 
         with watch.part("draw"):
             return draw(replay, count, timed_scorer)

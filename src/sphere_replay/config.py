@@ -64,9 +64,15 @@ class FlatConfig:
         """What results depend on and no setting says, by what it belongs to."""
         raise NotImplementedError
 
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Settings that mean nothing in this run, and then are no part of its identity."""
+        return ()
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: all settings, and the constants beside them."""
-        return {**asdict(self), "constants": self.constants}
+        """Plain values for JSON: all settings that mean something, and the constants beside them."""
+        settings = {name: value for name, value in asdict(self).items() if name not in self.idle}
+        return {**settings, "constants": self.constants}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:

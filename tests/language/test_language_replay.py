@@ -71,7 +71,7 @@ def test_scores_are_those_of_two_forwards_along_the_stream_gradient(
     weigh = replay.engine.selection.weigh
 
     class Listening:
-        needs_scores = needs_features = True
+        needs_scores = needs_features = needs_increments = True
         every = 2
 
         def weigh(self, scores: Scores, *rest: Any) -> Any:

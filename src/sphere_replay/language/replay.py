@@ -153,12 +153,18 @@ class LanguageReplay:
             count: How many; fewer if the memory holds fewer.
             grad_scale: The factor of a gradient scaler that is still in `.grad`.
         """
-        chosen = self.engine.draw(count, lambda slots: self.score(model, slots, grad_scale))
+
+        def score(slots: Tensor, *, increments: bool = True) -> Scores:
+            return self.score(model, slots, grad_scale, increments=increments)
+
+        chosen = self.engine.draw(count, score)
         self._replayed.update(chosen[TASK].tolist())
         return chosen
 
-    def score(self, model: nn.Module, slots: Tensor, grad_scale: float = 1.0) -> Scores:
-        """Scores of the memories in the slots `[m]`."""
+    def score(
+        self, model: nn.Module, slots: Tensor, grad_scale: float = 1.0, *, increments: bool = True
+    ) -> Scores:
+        """Scores of the memories in the slots `[m]`; one forward is enough without increments."""
         return score_rows(
             model,
             self.memory,
@@ -168,6 +174,7 @@ class LanguageReplay:
             pad_token_id=self._pad_token_id,
             token_budget=self.settings.token_budget,
             ranks=self._ranks,
+            increments=increments,
         )
 
     def loss(self, model: nn.Module, draw: Draw) -> Tensor | None:

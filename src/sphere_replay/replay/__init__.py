@@ -1,6 +1,7 @@
 """Which memories are replayed, and at what strength."""
 
-from sphere_replay.replay.engine import Draw, Engine, Scorer
+from sphere_replay.replay.economy import Economy, Scorer
+from sphere_replay.replay.engine import Draw, Engine
 from sphere_replay.replay.loop import Replay
 from sphere_replay.replay.schedule import Schedule
 from sphere_replay.replay.selections import (
@@ -22,6 +23,7 @@ __all__ = [
     "SELECTIONS",
     "UNLABELLED",
     "Draw",
+    "Economy",
     "Engine",
     "LossProportional",
     "MirProportional",

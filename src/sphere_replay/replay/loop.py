@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from sphere_replay.allocation import Sphere
 from sphere_replay.memory import Memory
 from sphere_replay.replay.backbone import FeatureSource, bare, forward_of
+from sphere_replay.replay.economy import Economy
 from sphere_replay.replay.engine import Draw, Engine
 from sphere_replay.replay.reading import metrics_of
 from sphere_replay.replay.selections import Selection, selection_named
@@ -53,6 +54,8 @@ class Replay:
         inputs: The memory's field that the model takes.
         targets: The memory's field that the loss takes.
         prepare: Turns stored inputs into model inputs, such as uint8 images into floats.
+        economy: Score less, see `Economy`. Features that training computes anyway may be handed to
+            `engine.note` and are not computed again.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Replay:
         inputs: str = "x",
         targets: str = "y",
         prepare: Callable[[Tensor], Tensor] | None = None,
+        economy: Economy | None = None,
     ) -> None:
         if isinstance(select, str):
             select = selection_named(select, Sphere.vision())
@@ -85,6 +89,7 @@ class Replay:
             pool=pool,
             replacement=replacement,
             unit_mass=unit_mass,
+            economy=economy,
         )
         self._model = bare(model)
         self._forward = None
@@ -126,7 +131,7 @@ class Replay:
         """Continue where `state_dict` was taken; load the memory's state before."""
         self.engine.load_state_dict(state)
 
-    def _score(self, slots: Tensor) -> Scores:
+    def _score(self, slots: Tensor, *, increments: bool = True) -> Scores:
         wanted = self.memory[self._targets]
         if self._loss is None and wanted.is_floating_point():
             raise ValueError(
@@ -148,6 +153,7 @@ class Replay:
             optimizer=self._optimizer,
             grad_scale=factor,
             prepare=self._prepare,
+            increments=increments,
         )
 
     def _notice_scaled_gradients(self) -> None:
