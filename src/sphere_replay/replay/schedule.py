@@ -86,13 +86,13 @@ class Schedule:
 
     def state_dict(self) -> State:
         """Everything the next draw depends on, apart from the memory."""
-        return {
+        state: State = {
             "draws_since": self._draws_since,
             "asked": self._asked,
-            "interval": self._interval,
             "slots": self._slots,
             "versions": self._versions,
         }
+        return state if self.longest is None else {**state, "interval": self._interval}
 
     def load_state_dict(self, state: State, memory: Memory) -> None:
         """Continue where `state_dict` was taken, on the memory of that moment."""
@@ -103,5 +103,6 @@ class Schedule:
                 f"holds {len(memory)}: load the state of the memory first"
             )
         self._draws_since, self._asked = state["draws_since"], state["asked"]
-        self._interval = state["interval"]
+        if self.longest is not None:
+            self._interval = state["interval"]
         self._slots, self._versions = slots, state["versions"]
