@@ -96,7 +96,7 @@ def show_comparison(console: "Console", out: Path, seeds: int, workers: int) -> 
     from sphere_replay.runs.sweep import Outcome, sweep
     from sphere_replay.runs.table_runs import EVALUATION_SEEDS, runs_of
 
-    table = table_named("digits-calibrated").narrowed(METHODS, [COLUMN])
+    table = table_named("digits").narrowed(METHODS, [COLUMN])
     runs = runs_of(table, EVALUATION_SEEDS[:seeds])
     done = 0
     with step_progress("noisy digits", hidden=False) as bar:

@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="evaluation seeds 0, 1, ... (10); where tasks have several orders, each seed goes "
         "through them in turn, and this counts (order, seed) pairs",
     )
+    parser.add_argument(
+        "--skip", type=int, default=0, metavar="N", help="leave out the first N of all seeds"
+    )
     parser.add_argument("--preset", help="run the table with another preset of its domain")
     add_small_option(parser)
     parser.add_argument("--workers", type=int, default=1, help="processes at a time (default: 1)")
@@ -65,12 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
     table = table_named(arguments.table, small=arguments.small)
     if arguments.small and arguments.preset:
         raise UsageError("--small chooses the preset: leave out --preset")
-    if arguments.seeds < 1 or arguments.workers < 1:
-        raise UsageError("--seeds and --workers count from 1")
+    if arguments.seeds < 1 or arguments.workers < 1 or arguments.skip < 0:
+        raise UsageError("--seeds and --workers count from 1, --skip from 0")
     settings = parse_settings(arguments.set)
     if arguments.device is not None:
         settings["device"] = arguments.device
-    seeds = (DEVELOPMENT_SEEDS if arguments.development else EVALUATION_SEEDS)[: arguments.seeds]
+    seeds = DEVELOPMENT_SEEDS if arguments.development else EVALUATION_SEEDS
+    seeds = seeds[arguments.skip :][: arguments.seeds]
     for name, chosen, known in (
         ("method", arguments.methods, table.methods),
         ("column", arguments.columns, table.columns),
@@ -115,6 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _command(arguments: argparse.Namespace) -> str:
     """The command that made the results, without what only concerns the machine it ran on."""
     words = ["sphere", "sweep", arguments.table, "--seeds", str(arguments.seeds)]
+    if arguments.skip:
+        words += ["--skip", str(arguments.skip)]
     for option in ("methods", "columns"):
         if chosen := getattr(arguments, option):
             words += [f"--{option}", *chosen]

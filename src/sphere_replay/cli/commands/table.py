@@ -6,7 +6,7 @@ Examples:
   sphere table mnist
   sphere table cifar10 --small --costs
   sphere table digits --runs runs --seeds 5
-  sphere table mnist-calibrated --forest gains.svg
+  sphere table mnist --forest gains.svg
 """
 
 import argparse
