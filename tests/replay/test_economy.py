@@ -194,9 +194,7 @@ def test_losses_alone_cost_one_forward_where_economy_is_asked_for() -> None:
     ("every", "longest", "expected"),
     [(1, 4, [0, 1, 3, 7, 11, 15]), (3, 8, [0, 3, 9, 17]), (4, 2, [0, 4, 8, 12, 16])],
 )
-def test_intervals_double_up_to_the_longest(
-    every: int, longest: int, expected: list[int]
-) -> None:
+def test_intervals_double_up_to_the_longest(every: int, longest: int, expected: list[int]) -> None:
     assert scorings(engine(every=every, longest=longest), Scorer(TABLE), 18) == expected
 
 
@@ -233,9 +231,7 @@ def test_the_memory_may_grow_and_hold_fewer_than_there_are_landmarks() -> None:
         ({"age": -1}, "an age of at least 0"),
     ],
 )
-def test_settings_that_make_no_schedule_are_refused(
-    settings: dict[str, Any], message: str
-) -> None:
+def test_settings_that_make_no_schedule_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ScheduledSettings(**settings).check_replay()
 

@@ -16,6 +16,7 @@ from sphere_replay.replay.weighing import Weigher
 from sphere_replay.scoring import Scores
 from sphere_replay.storage.trees import State
 
+
 @dataclass(frozen=True)
 class Draw:
     """Memories to replay now, the factor of their mean loss, and how they were found."""
