@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.digits import mnist_folder, random_images
-from benchmarks.harness import TWO_DIGITS, Benchmark, Cell, at_least, at_most, column, option
+from benchmarks.harness import TWO_DIGITS, Benchmark, Cell, at_least, at_most, column, option, whole
 from benchmarks.instruct import batches_of, learner_of
 from benchmarks.rendering import Progress
 from benchmarks.timing import milliseconds
@@ -49,8 +49,12 @@ class Plan(harness.Plan):
     capacity: int = 500
     images: int = 60_000
     """Random images, where there is no MNIST."""
-    photographs: int = 10_000
-    """Random images of CIFAR-10's shape: a fifth of them makes a task."""
+    photographs: int = option(
+        10_000,
+        "random images of CIFAR-10's shape, a fifth of them in a task (default: 10000)",
+        type=whole(1000),
+        metavar="N",
+    )
     width: int = 20
     updates: int = 40
     """Updates of a language model in a task."""
@@ -113,7 +117,9 @@ def _vision_cells(
 
         return take
 
-    timing = plan.race({name: turn(job) for name, job in jobs.items()}, each=len(task))
+    # Filling the memories was the warm-up.
+    turns = {name: turn(job) for name, job in jobs.items()}
+    timing = plan.race(turns, each=len(task), warm_up=False)
     saved = accuracies(plan.results / SAVED[setting])
     return [timing.cell(name, ER, setting=setting, **saved.get(name, {})) for name in CONTESTANTS]
 

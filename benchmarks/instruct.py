@@ -153,6 +153,7 @@ def learner_of(config: InstructConfig, data: Path | None, home: Path) -> tuple[L
 
 
 def batches_of(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
+    """The rows in their order, so many at a time."""
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
 

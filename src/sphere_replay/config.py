@@ -70,7 +70,7 @@ class FlatConfig:
         return ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: all settings that mean something, and the constants beside them."""
+        """Plain values for JSON: settings that mean something, and the constants beside them."""
         settings = {name: value for name, value in asdict(self).items() if name not in self.idle}
         return {**settings, "constants": self.constants}
 

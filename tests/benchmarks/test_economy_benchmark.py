@@ -89,8 +89,8 @@ def test_a_turn_is_a_task_from_its_start_with_a_full_memory(
     counted = steps["uniform published"]
     assert counted == steps["sphere-calibrated published"] == steps["sphere-calibrated economical"]
     first = counted[3]  # two batches fill the memory, and one more
-    task = list(range(first, first + len(counted[3:]) // 2))
-    assert counted == [0, 1, 2, *task, *task]
+    task = list(range(first, first + len(counted[3:])))
+    assert counted == [0, 1, 2, *task]
     assert len(task) >= 4
     assert min(held[-len(task) :]) == 128
     assert [(cell["figure"], cell["setting"], cell["against"]) for cell in cells] == [
