@@ -69,9 +69,8 @@ class Engine:
     ) -> None:
         selection = selection or Uniform()
         self.memory = memory
-        self.schedule = Schedule(
-            selection.every if every is None else every, pool, economy and economy.longest
-        )
+        every = selection.every if every is None else every
+        self.schedule = Schedule(every, pool, None if economy is None else economy.longest)
         self.weigher = Weigher(selection, generator)
         self.replacement = replacement
         self.unit_mass = unit_mass
