@@ -65,4 +65,5 @@ def score_rows(
         increments=whole(own.increments),
         losses=whole(own.losses),
         features=whole(own.features),
+        labels=memory.answers(slots),
     )

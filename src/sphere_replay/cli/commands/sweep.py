@@ -18,7 +18,6 @@ from sphere_replay.cli.options import (
     add_place_options,
     add_small_option,
     parse_settings,
-    table_named,
 )
 from sphere_replay.errors import UsageError, unknown
 
@@ -61,8 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Sweep, then save."""
     from sphere_replay.reports.collection import check_extends, save_collection, to_entries
+    from sphere_replay.runs.domains import table_named
     from sphere_replay.runs.progress import step_progress
-    from sphere_replay.runs.sweep import Outcome, sweep
+    from sphere_replay.runs.sweep import sweep
     from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, runs_of
 
     table = table_named(arguments.table, small=arguments.small)
@@ -87,19 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     protocol = {"preset": table.preset, **settings}
     if arguments.save:
         check_extends(arguments.save, table.name, protocol)
-    failed: list[Outcome] = []
-    done = 0
-    with step_progress(f"sweep {arguments.table}", hidden=arguments.quiet) as bar:
-
-        def report(outcome: Outcome) -> None:
-            nonlocal done
-            done += 1
-            if outcome.status == "failed":
-                failed.append(outcome)
-            if bar is not None:
-                bar(done, len(runs), f"{len(failed)} failed" if failed else "")
-
-        sweep(
+    with step_progress(f"sweep {arguments.table}", hidden=arguments.quiet) as report:
+        outcomes = sweep(
             [run.config for run in runs],
             arguments.out,
             data=arguments.data,
@@ -108,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     entries = to_entries(runs, arguments.out)
     print(f"{len(entries)} of {len(runs)} runs finished in {arguments.out}")
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     for outcome in failed:
         print(f"failed: {outcome.config.run_name}: {outcome.reason}")
     if arguments.save and entries:
