@@ -28,6 +28,9 @@ ER, PUBLISHED, ECONOMICAL = "ER", "published", "economical"
 CONTESTANTS = (ER, PUBLISHED, ECONOMICAL)
 MLP, RESNET, INSTRUCT = "MLP on MNIST", "ResNet-18, width 20", "tiny T5"
 
+SETTINGS = {"mlp": MLP, "resnet": RESNET, "instruct": INSTRUCT}
+"""By their names on the command line."""
+
 SAVED = {MLP: "economy-mnist", RESNET: "economy-cifar10-small"}
 """Files of finished runs, with ER and the published schedule; `-economical` beside each."""
 BASELINE, TREATED = "ER", "ER + calibrated"
@@ -42,6 +45,12 @@ class Plan(harness.Plan):
         "folder with mnist/train.parquet (default: $SPHERE_DATA, or else random images)",
         type=Path,
         metavar="DIR",
+    )
+    settings: tuple[str, ...] = option(
+        tuple(SETTINGS),
+        "measure these alone (default: all)",
+        nargs="+",
+        choices=tuple(SETTINGS),
     )
     results: Path = option(
         Path("results/development"), "folder of saved runs", type=Path, metavar="DIR"
@@ -64,17 +73,25 @@ class Plan(harness.Plan):
 
 
 def measure(plan: Plan, progress: Progress) -> list[Cell]:
-    """Each of the three settings: ER, and SPHERE by both schedules."""
-    progress.expect(3)
-    progress(MLP)
+    """Each of the settings: ER, and SPHERE by both schedules."""
+    measures = {"mlp": _mlp_cells, "resnet": _resnet_cells, "instruct": _instruct_cells}
+    progress.expect(len(plan.settings))
+    cells = []
+    for name in plan.settings:
+        progress(SETTINGS[name])
+        cells += measures[name](plan)
+    return cells
+
+
+def _mlp_cells(plan: Plan) -> list[Cell]:
     folder = mnist_folder(plan.data)
     data = random_images(plan.images) if folder is None else load_images("mnist", folder)
-    cells = _vision_cells(plan, MLP, "mnist", data)
-    progress(RESNET)
-    photographs = random_images(plan.photographs, "cifar10")
-    cells += _vision_cells(plan, RESNET, "cifar10-small", photographs, width=plan.width, limit=None)
-    progress(INSTRUCT)
-    return cells + _instruct_cells(plan)
+    return _vision_cells(plan, MLP, "mnist", data)
+
+
+def _resnet_cells(plan: Plan) -> list[Cell]:
+    data = random_images(plan.photographs, "cifar10")
+    return _vision_cells(plan, RESNET, "cifar10-small", data, width=plan.width, limit=None)
 
 
 def settings_of(contestant: str, select: str) -> dict[str, str]:

@@ -97,14 +97,13 @@ def test_the_joint_form_scores_along_the_whole_stream_gradient(strength: float) 
 def test_economical_replay_is_told_the_features_of_both_batches() -> None:
     """Training's own, in its mode and of its views; nobody is passed forward only for features."""
     host = ExperienceReplay(parts("sphere", economy=Economy(landmarks=4, age=100)))
-    told: list[tuple[Tensor, Tensor, Tensor]] = []
+    told: list[tuple[Tensor, Tensor]] = []
     note = host.replay.note
 
-    def listen(slots: Tensor, features: Tensor | None, labels: Tensor | None = None) -> None:
+    def listen(slots: Tensor, features: Tensor | None) -> None:
         assert features is not None
-        assert labels is not None
-        told.append((slots, features, labels))
-        note(slots, features, labels)
+        told.append((slots, features))
+        note(slots, features)
 
     host.replay.note = listen  # type: ignore[method-assign]
     batches = [stream_batch(seed) for seed in range(3)]
@@ -119,11 +118,12 @@ def test_economical_replay_is_told_the_features_of_both_batches() -> None:
         trained = [features for features in seen if features.requires_grad]
         # The stream is passed first and noted last, because it enters after the update.
         expected = trained if len(trained) == 1 else [trained[1], trained[0]]
-        for (slots, features, labels), features_then in zip(told, expected, strict=True):
+        for (_, features), features_then in zip(told, expected, strict=True):
             assert torch.equal(features, features_then)
-            stored = slots[slots >= 0]
-            assert torch.equal(host.memory["y"][stored], labels[slots >= 0])
+        stored = told[-1][0] >= 0
+        assert torch.equal(host.memory["y"][told[-1][0][stored]], batch.labels[stored])
     assert len(told) == 2
+    assert torch.equal(told[0][0], listening(host).draws[-1].indices)
     assert host.costs.scored == 2 * 2 * 4
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sphere_replay.allocation import Sphere
 from sphere_replay.hosts import Batch, Host, HostParts
 from sphere_replay.memory import Memory
-from sphere_replay.replay import Draw, Economy, Engine, Scorer, Selection, selection_named
+from sphere_replay.replay import Draw, Economy, Engine, Labels, Scorer, Selection, selection_named
 from sphere_replay.scoring import Scores
 
 CLASSES = 6
@@ -70,13 +70,13 @@ class Listening(Engine):
         self.draws: list[Draw] = []
         self.gradients: list[list[Tensor]] = []
 
-    def draw(self, count: int, score: Scorer) -> Draw:
+    def draw(self, count: int, score: Scorer, labels: Labels | None = None) -> Draw:
         def listening(slots: Tensor, *, increments: bool = True) -> Scores:
             gradients = [parameter.grad for parameter in self.network.parameters()]
             self.gradients.append([value.clone() for value in gradients if value is not None])
             return score(slots, increments=increments)
 
-        self.draws.append(super().draw(count, listening))
+        self.draws.append(super().draw(count, listening, labels))
         return self.draws[-1]
 
     def redraw(self, count: int) -> Draw:

@@ -1,6 +1,7 @@
 """The economical schedule: who is scored, what is carried to the others, and when."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,19 +142,22 @@ def test_notes_are_of_versions_and_refused_rows_leave_none() -> None:
 @pytest.mark.parametrize("landmarks", [20, 5])
 def test_memories_that_ask_for_no_increments_cost_one_forward(landmarks: int) -> None:
     recipe = Sphere.calibrated(alpha=0.0, neighbors=2, far=4)
-    labels = torch.arange(20) % 2
+    numbers = torch.arange(20) % 2
+
+    def labels(slots: Tensor) -> Tensor:
+        return numbers[slots]
 
     class Labelled(Scorer):
         def __call__(self, slots: Tensor, *, increments: bool = True) -> Scores:
-            scores = super().__call__(slots, increments=increments)
-            return Scores(scores.increments, scores.losses, scores.features, labels[slots])
+            return replace(super().__call__(slots, increments=increments), labels=labels(slots))
 
     selection = SphereSelection(recipe)
     economy = Economy(landmarks=landmarks, age=3, longest=1)
     economical = Engine(filled(20), selection, generator=generator(), every=1, economy=economy)
     published = Engine(filled(20), selection, generator=generator(), every=1)
     scorer = Labelled(TABLE)
-    first, second = economical.draw(4, scorer), published.draw(4, Labelled(TABLE))
+    first = economical.draw(4, scorer, labels)
+    second = published.draw(4, Labelled(TABLE))
     assert scorer.asked == []
     assert first.cost == 20
     assert second.cost == 40
@@ -161,7 +165,7 @@ def test_memories_that_ask_for_no_increments_cost_one_forward(landmarks: int) ->
     assert second.weighting is not None
     assert torch.equal(first.weighting.weights, second.weighting.weights)
     assert "increment_p50" not in first.weighting.details
-    assert economical.draw(4, scorer).cost == 0  # all are young
+    assert economical.draw(4, scorer, labels).cost == 0  # all are young
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class ExperienceReplay(Host):
         logits, features = self.forward_noted(batch.images)
         step = self._learn_from(batch, logits)
         self.optimizer.step()
-        self.replay.note(self.remember(batch), features, batch.labels)
+        self.replay.note(self.remember(batch), features)
         return step
 
     def stream_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class ExperienceReplay(Host):
             share = len(draw) / (len(batch) + len(draw))
             self._shrink_gradient(1 - share)
         seen, features = self.forward_noted(draw["x"])
-        self.replay.note(draw.indices, features, draw["y"])
+        self.replay.note(draw.indices, features)
         replayed = self.replay_loss(seen, draw["y"])
         self.backward(self.options.strength * draw.scale * share * replayed, len(draw))
         return Step(loss.item(), replayed.item(), draw.scale, len(draw), mislabelled(draw))

@@ -192,7 +192,7 @@ class Host(ABC):
 
     def draw(self) -> Draw:
         """Memories to replay; scores them when due, reusing the stream gradient."""
-        draw = self.replay.draw(self.parts.replay_batch, self.score)
+        draw = self.replay.draw(self.parts.replay_batch, self.score, self.labels)
         self.spend_on_scoring(draw.cost)
         return draw
 
@@ -241,6 +241,10 @@ class Host(ABC):
         self.costs.forward += passes
         self.costs.scored += passes
 
+    def labels(self, slots: Tensor) -> Tensor:
+        """Stored class numbers."""
+        return self.memory["y"].index_select(0, slots.to(self.memory.device))
+
     def score(self, slots: Tensor, *, increments: bool = True) -> Scores:
         """How the losses of stored examples would change by the gradient at hand."""
         slots = slots.to(self.memory.device)
@@ -249,7 +253,7 @@ class Host(ABC):
             scores = score(
                 self.network,
                 stored,
-                self.memory["y"].index_select(0, slots),
+                self.labels(slots),
                 lr=self.parts.virtual_lr,
                 loss=self.scored_loss,
                 prepare=self.parts.views.prepare,

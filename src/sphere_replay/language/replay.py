@@ -157,7 +157,7 @@ class LanguageReplay:
         def score(slots: Tensor, *, increments: bool = True) -> Scores:
             return self.score(model, slots, grad_scale, increments=increments)
 
-        chosen = self.engine.draw(count, score)
+        chosen = self.engine.draw(count, score, self.memory.answers)
         self._replayed.update(chosen[TASK].tolist())
         return chosen
 

@@ -1,6 +1,6 @@
 """Which memories are replayed, and at what strength."""
 
-from sphere_replay.replay.economy import Economy, Scorer
+from sphere_replay.replay.economy import Economy, Labels, Scorer
 from sphere_replay.replay.engine import Draw, Engine
 from sphere_replay.replay.loop import Replay
 from sphere_replay.replay.schedule import Schedule
@@ -25,6 +25,7 @@ __all__ = [
     "Draw",
     "Economy",
     "Engine",
+    "Labels",
     "LossProportional",
     "MirProportional",
     "MirTop",

@@ -5,6 +5,7 @@ scored with two forwards, and the kernel carries their increments to the others.
 one rescoring to the next, because a task's first steps are those that change the network most.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,9 @@ from torch import Tensor
 from sphere_replay.memory import Memory
 from sphere_replay.replay.notes import Notes
 from sphere_replay.scoring import Scores
+
+Labels = Callable[[Tensor], Tensor | None]
+"""Class numbers int64 `[m]` of the memories in the given slots `[m]`; None: they have none."""
 
 
 class Scorer(Protocol):
@@ -61,7 +65,9 @@ class Economizer:
         self._economy = economy
         self._generator = generator
 
-    def scores(self, slots: Tensor, score: Scorer, *, increments: bool) -> Scores:
+    def scores(
+        self, slots: Tensor, score: Scorer, labels: Labels | None, *, increments: bool
+    ) -> Scores:
         """Scores of the memories in the slots `[m]`, with increments at the landmarks alone."""
         count = min(self._economy.landmarks, len(slots)) if increments else 0
         landmarks = torch.randperm(len(slots), generator=self._generator)[:count]
@@ -70,7 +76,7 @@ class Economizer:
         old = self.notes.older(slots, self._economy.age).nonzero().squeeze(1)
         if len(old):
             self._scored(slots[old], score, increments=False)
-        features, labels = self.notes.read(slots)
+        features = self.notes.read(slots)
         found = features.new_zeros(len(slots))
         if known is not None:
             landmarks = landmarks.to(found.device)
@@ -79,7 +85,7 @@ class Economizer:
             increments=found,
             losses=torch.full_like(found, torch.nan),
             features=features,
-            labels=labels,
+            labels=None if labels is None else labels(slots),
             landmarks=landmarks,
             passes=(2 * count + len(old)) / len(slots),
         )
@@ -87,5 +93,5 @@ class Economizer:
     def _scored(self, slots: Tensor, score: Scorer, *, increments: bool = True) -> Scores:
         scores = score(slots) if increments else score(slots, increments=False)
         assert scores.features is not None  # only selections that need them are economical
-        self.notes.write(slots, scores.features, scores.labels)
+        self.notes.write(slots, scores.features)
         return scores

@@ -9,7 +9,7 @@ from torch import Tensor
 from sphere_replay.allocation.sampling import Scheme, draw
 from sphere_replay.memory import Memory
 from sphere_replay.numeric import as_probabilities
-from sphere_replay.replay.economy import Economizer, Economy, Scorer
+from sphere_replay.replay.economy import Economizer, Economy, Labels, Scorer
 from sphere_replay.replay.schedule import Schedule
 from sphere_replay.replay.selections import Selection, Uniform, Weighting
 from sphere_replay.replay.weighing import Weigher
@@ -97,20 +97,23 @@ class Engine:
         """Whether features that training computes are of use."""
         return self._economizer is not None
 
-    def note(self, slots: Tensor, features: Tensor | None, labels: Tensor | None = None) -> None:
+    def note(self, slots: Tensor, features: Tensor | None) -> None:
         """Hand over features `[n, d]` that training computed of what the slots `[n]` hold now.
 
         They save a forward later. A slot of -1, and features of None, are passed over.
         """
         if self._economizer is not None and features is not None:
-            self._economizer.notes.write(slots, features, labels)
+            self._economizer.notes.write(slots, features)
 
     def start_task(self) -> None:
         """The next draw rescores."""
         self.schedule.ask()
 
-    def draw(self, count: int, score: Scorer) -> Draw:
-        """`count` memories (fewer if the memory holds fewer and draws are distinct)."""
+    def draw(self, count: int, score: Scorer, labels: Labels | None = None) -> Draw:
+        """`count` memories (fewer if the memory holds fewer and draws are distinct).
+
+        Economical scorings see a few memories only, and are told the labels of all of them.
+        """
         if len(self.memory) == 0:
             raise ValueError("nothing to replay: the memory is empty")
         if not self.selection.needs_scores:
@@ -123,7 +126,7 @@ class Engine:
             )
         rescored = self.schedule.due
         if rescored:
-            self._rescore(score)
+            self._rescore(score, labels)
         self.schedule.count()
         if self._economizer is not None:
             self._economizer.notes.tick()
@@ -146,16 +149,16 @@ class Engine:
             indices = torch.randperm(size, generator=self._generator)[:count]
         return Draw(indices, 1.0, self.memory.take(indices))
 
-    def _rescore(self, score: Scorer) -> None:
+    def _rescore(self, score: Scorer, labels: Labels | None) -> None:
         start = perf_counter()
         slots = self.schedule.candidates(self.memory, self._generator)
-        self.weigher.weigh(len(slots), lambda: self._scores(slots, score))
+        self.weigher.weigh(len(slots), lambda: self._scores(slots, score, labels))
         self.seconds += perf_counter() - start
 
-    def _scores(self, slots: Tensor, score: Scorer) -> Scores:
+    def _scores(self, slots: Tensor, score: Scorer, labels: Labels | None) -> Scores:
         increments = self.selection.needs_increments or not self._frugal
         if self._economizer is not None:
-            return self._economizer.scores(slots, score, increments=increments)
+            return self._economizer.scores(slots, score, labels, increments=increments)
         return score(slots) if increments else score(slots, increments=False)
 
     def _draw(self, count: int, *, rescored: bool = False) -> Draw:

@@ -117,7 +117,7 @@ class Replay:
         if self._scaler is not None and not _finite_gradients(self._model):
             # The scaler is going to skip this update: whatever is drawn now changes nothing.
             return self.engine.draw_uniformly(count)
-        return self.engine.draw(count, self._score)
+        return self.engine.draw(count, self._score, self._labels)
 
     def metrics(self) -> dict[str, float | str]:
         """What replay does at the moment; `summary` reads it in one sentence."""
@@ -130,6 +130,11 @@ class Replay:
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken; load the memory's state before."""
         self.engine.load_state_dict(state)
+
+    def _labels(self, slots: Tensor) -> Tensor | None:
+        wanted = self.memory[self._targets]
+        numbered = wanted.ndim == 1 and wanted.dtype == torch.int64
+        return wanted[slots.to(self.memory.device)] if numbered else None
 
     def _score(self, slots: Tensor, *, increments: bool = True) -> Scores:
         wanted = self.memory[self._targets]
