@@ -94,7 +94,7 @@ def _resnet_cells(plan: Plan) -> list[Cell]:
     return _vision_cells(plan, RESNET, "cifar10-small", data, width=plan.width, limit=None)
 
 
-def settings_of(contestant: str, select: str) -> dict[str, str]:
+def settings_of(contestant: str, select: str) -> dict[str, Any]:
     """Selection and schedule of a contestant."""
     if contestant == ER:
         return {"select": "uniform"}

@@ -109,7 +109,7 @@ def test_economical_replay_is_told_the_features_of_both_batches() -> None:
     batches = [stream_batch(seed) for seed in range(3)]
     for batch in batches:
         seen: list[Tensor] = []
-        hook = host.network.head.register_forward_pre_hook(
+        hook = host.network.get_submodule("head").register_forward_pre_hook(
             lambda _, args, seen=seen: seen.append(args[0])
         )
         told.clear()

@@ -101,7 +101,7 @@ def test_costs_and_shares_are_what_happened() -> None:
 
 
 def test_an_economical_run_passes_landmarks_twice_and_the_others_once() -> None:
-    economy = {"schedule": "economical", "landmarks": 5, "age": 0, "longest": 3}
+    economy: dict[str, Any] = {"schedule": "economical", "landmarks": 5, "age": 0, "longest": 3}
     costs = run(brief("sphere", rank=2, **economy)).results()["costs"]
     assert costs["scored_per_example"] == pytest.approx(3 * (12 + 5) / 120)
 

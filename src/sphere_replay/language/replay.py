@@ -11,6 +11,7 @@ The same lines serve one process and several: each scores and replays its share.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -153,10 +154,7 @@ class LanguageReplay:
             count: How many; fewer if the memory holds fewer.
             grad_scale: The factor of a gradient scaler that is still in `.grad`.
         """
-
-        def score(slots: Tensor, *, increments: bool = True) -> Scores:
-            return self.score(model, slots, grad_scale, increments=increments)
-
+        score = partial(self.score, model, grad_scale=grad_scale)
         chosen = self.engine.draw(count, score, self.memory.answers)
         self._replayed.update(chosen[TASK].tolist())
         return chosen
