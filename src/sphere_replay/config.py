@@ -91,6 +91,11 @@ class RunConfig:
         raise NotImplementedError
 
     @property
+    def idle(self) -> tuple[str, ...]:
+        """Settings that mean nothing in this run, and then are no part of its identity."""
+        return ()
+
+    @property
     def parts(self) -> Mapping[str, object]:
         """Classes and functions that somebody else may have written, by the setting they serve."""
         return {}
@@ -103,8 +108,9 @@ class RunConfig:
         return {"sphere_replay": __version__, **others}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: all settings, and the constants and the code beside them."""
-        return {**asdict(self), "constants": self.constants, "code": self.code}
+        """Plain values for JSON: settings that mean something, the constants and the code."""
+        settings = {name: value for name, value in asdict(self).items() if name not in self.idle}
+        return {**settings, "constants": self.constants, "code": self.code}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:

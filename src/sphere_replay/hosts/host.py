@@ -172,6 +172,15 @@ class Host(ABC):
         """Logits of a fresh random view of stored images."""
         return self.run(self.view(images))
 
+    def forward_noted(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """`forward`, and features `[n, d]` for `replay.note` where these are of use there."""
+        if not self.replay.takes_notes or self.parts.geometry is not None:
+            return self.forward(images), None
+        views = self.view(images)
+        self.costs.forward += len(views)
+        features, logits = self.network.forward_features(views)  # type: ignore[operator]  # scoring asks for it too
+        return logits, features
+
     def backward(self, loss: Tensor, examples: int, *, again: bool = False) -> None:
         """Add the gradient of a loss over that many examples; `again` keeps its graph for more."""
         if not math.isfinite(loss.item()):
@@ -181,7 +190,7 @@ class Host(ABC):
 
     def draw(self) -> Draw:
         """Memories to replay; scores them when due, reusing the stream gradient."""
-        draw = self.replay.draw(self.parts.replay_batch, self.score)
+        draw = self.replay.draw(self.parts.replay_batch, self.score, self.labels)
         self.spend_on_scoring(draw.cost)
         return draw
 
@@ -199,9 +208,9 @@ class Host(ABC):
         """Losses `[n]` of stored examples, whose rise by the virtual step is their increment."""
         return cross_entropy_per_example(logits, labels)
 
-    def remember(self, batch: Batch, **fields: Tensor) -> None:
-        """Offer a batch to the memory: images as they came, never augmented."""
-        self.memory.add(x=batch.images, y=batch.labels, true=batch.true_labels, **fields)
+    def remember(self, batch: Batch, **fields: Tensor) -> Tensor:
+        """Offer a batch to the memory, images as they came; the slots that took them, or -1."""
+        return self.memory.add(x=batch.images, y=batch.labels, true=batch.true_labels, **fields)
 
     def state_dict(self) -> State:
         """Everything the next step depends on."""
@@ -230,7 +239,11 @@ class Host(ABC):
         self.costs.forward += passes
         self.costs.scored += passes
 
-    def score(self, slots: Tensor) -> Scores:
+    def labels(self, slots: Tensor) -> Tensor:
+        """Stored class numbers."""
+        return self.memory["y"].index_select(0, slots.to(self.memory.device))
+
+    def score(self, slots: Tensor, *, increments: bool = True) -> Scores:
         """How the losses of stored examples would change by the gradient at hand."""
         slots = slots.to(self.memory.device)
         stored = self.memory["x"].index_select(0, slots)
@@ -238,11 +251,12 @@ class Host(ABC):
             scores = score(
                 self.network,
                 stored,
-                self.memory["y"].index_select(0, slots),
+                self.labels(slots),
                 lr=self.parts.virtual_lr,
                 loss=self.scored_loss,
                 prepare=self.parts.views.prepare,
                 optimizer=self.optimizer if self.parts.optimizer.ADAPTIVE else None,
+                increments=increments,
             )
         except NonFiniteError as error:
             raise DivergenceError(str(error)) from error

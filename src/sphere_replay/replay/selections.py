@@ -16,6 +16,7 @@ from sphere_replay.numeric import (
     as_probabilities,
     effective_sample_size,
 )
+from sphere_replay.replay.landmarks import carry
 from sphere_replay.scoring import Scores
 
 
@@ -54,6 +55,11 @@ class Selection(Protocol):
         ...
 
     @property
+    def needs_increments(self) -> bool:
+        """Whether it takes a virtual step to score; one forward does otherwise."""
+        ...
+
+    @property
     def every(self) -> int:
         """Draws between rescorings, unless somebody says otherwise."""
         ...
@@ -71,6 +77,7 @@ class Uniform:
 
     needs_scores = False
     needs_features = False
+    needs_increments = False
     every = 1
 
     def weigh(
@@ -86,6 +93,7 @@ class LossProportional:
 
     needs_scores = True
     needs_features = False
+    needs_increments = False
     every = 4
 
     def weigh(
@@ -101,6 +109,7 @@ class MirProportional:
 
     needs_scores = True
     needs_features = False
+    needs_increments = True
     every = 1
 
     def weigh(
@@ -117,6 +126,7 @@ class MirTop:
     top: int = 16
     needs_scores = True
     needs_features = False
+    needs_increments = True
     every = 1
 
     def weigh(
@@ -127,11 +137,16 @@ class MirTop:
         return _proportional(torch.zeros_like(scores.increments).index_fill(0, chosen, 1.0))
 
 
+_WITHOUT_FLOOR = (Control.NO_FLOOR, Control.MATCHED_MIR)
+"""Controls that follow the risk whatever alpha is."""
+
+
 @dataclass(frozen=True)
 class SphereSelection:
     """SPHERE, or one of its controls, by a recipe.
 
-    With `unit_mass` the weights are p = w̄ / s_w: replay is as strong as without SPHERE.
+    With `unit_mass` the weights are p = w̄ / s_w: replay is as strong as without SPHERE. Where only
+    landmarks have increments, the kernel carries these to the others first.
     """
 
     recipe: Sphere
@@ -140,16 +155,22 @@ class SphereSelection:
     needs_features = True
     every = 4
 
+    @property
+    def needs_increments(self) -> bool:
+        """Whether the risk has a share in the weights; labels are backed without."""
+        return self.recipe.alpha > 0 or self.recipe.control in _WITHOUT_FLOOR
+
     def weigh(
         self, scores: Scores, running_scale: float | None, generator: torch.Generator
     ) -> Weighting:
         """w̄ of `allocate`."""
         if scores.features is None:
             raise ValueError("SPHERE asks the neighbours: score memories with their features")
+        carried = carry(scores, scores.features, self.recipe)
         allocation = allocate(
-            scores.increments,
-            scores.features,
-            self.recipe,
+            carried.increments,
+            carried.features,
+            carried.recipe,
             labels=scores.labels if self.recipe.agreement > 0 else None,
             running_scale=running_scale,
             generator=generator,
@@ -160,6 +181,8 @@ class SphereSelection:
             "eps_s": allocation.eps_s,
             "eps_t": allocation.eps_t,
         }
+        if carried.trust is not None:
+            details["landmark_neighbors"] = carried.trust
         if allocation.backing is not None:
             details |= {
                 "backing": float(allocation.backing.mean()),

@@ -189,10 +189,10 @@ class VisionConfig(ScheduledSettings, RunConfig):
             if getattr(self, name) != getattr(VisionConfig, name):
                 raise ConfigError(f"{name} concerns encoded images alone: name an encoder as well")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; settings of encoders where there is one."""
-        saved = super().to_dict()
-        return saved if self.encoder else {k: v for k, v in saved.items() if k not in OF_ENCODERS}
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Settings of encoders where there is none, of the economical schedule likewise."""
+        return super().idle + (() if self.encoder else OF_ENCODERS)
 
     @property
     def recipe(self) -> Sphere:
