@@ -19,7 +19,8 @@ VANISHING = 1e-12
 """A centred row shorter than this is rounding noise around the mean: it stays at the origin."""
 
 _CHUNK_ELEMENTS = 1 << 17
-_CENTER_SAMPLE = 256
+_SAMPLE = 256
+_GOLDEN = (5**0.5 - 1) / 2
 _HELD_ELEMENTS = 1 << 22
 """Smaller sets are normalised once and held, which costs at most 32 MiB."""
 
@@ -62,7 +63,7 @@ class UnitRows:
             self._held = self._unit(slice(None))
         return self._held[rows]
 
-    def _unit(self, rows: slice) -> Tensor:
+    def _unit(self, rows: slice | Tensor) -> Tensor:
         block = self._normalized(rows)
         if self._mean is None:
             return block
@@ -70,20 +71,28 @@ class UnitRows:
 
     def rough_center(self) -> Tensor:
         """About the mean row `[d]`: good enough as an origin, on which no distance depends."""
-        return self._unit(slice(0, len(self), 1 + len(self) // _CENTER_SAMPLE)).mean(dim=0)
+        return self._unit(slice(0, len(self), 1 + len(self) // _SAMPLE)).mean(dim=0)
+
+    def sample(self) -> Tensor:
+        """256 unit rows in float64, spread without the period that classes may come in."""
+        places = torch.arange(_SAMPLE, dtype=torch.float64) * _GOLDEN % 1 * len(self)
+        return self._unit(places.long().to(self._features.device))
+
+    def of_units(self, work: Callable[[slice, Tensor], Result]) -> list[Result]:
+        """`work` on all unit rows in float64, a block at a time, which it may write to."""
+        return self._of_blocks(lambda rows: work(rows, self._unit(rows)))
 
     def all(self, dtype: torch.dtype, origin: Tensor | None = None) -> Tensor:
         """Every unit row `[m, d]`, as seen from `origin` `[d]`, in the given precision."""
         points = torch.empty(self._features.shape, dtype=dtype, device=self._features.device)
 
-        def write(rows: slice) -> None:
-            block = self._unit(rows)
+        def write(rows: slice, block: Tensor) -> None:
             points[rows] = block if origin is None else block.sub_(origin)
 
-        self._of_blocks(write)
+        self.of_units(write)
         return points
 
-    def _normalized(self, rows: slice) -> Tensor:
+    def _normalized(self, rows: slice | Tensor) -> Tensor:
         return self._features[rows] / self._norms[rows, None]  # float64, as the norms are
 
     def _of_blocks(self, work: Callable[[slice], Result]) -> list[Result]:

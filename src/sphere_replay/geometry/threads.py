@@ -58,6 +58,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     ready = Barrier(threads + 1)
 
     def settle() -> None:
+        torch.get_num_threads()  # a thread takes the common setting when it first asks for it
         torch.set_num_threads(1)
         ready.wait()
 
