@@ -63,6 +63,7 @@ class TileGeometry:
         self._kept: dict[tuple[int, int], Tensor] = {}
         self._kept_bytes = 0
         self._tile = TILE.get(source.device.type, DEFAULT_TILE)
+        self._filled = False
         self._kernels: dict[tuple[int, int, float], Tensor] = {}
         self._own = threading.local()
         self._vector_dtype = accumulation_dtype(source.device)
@@ -247,6 +248,9 @@ class TileGeometry:
 
     def _fill(self) -> None:
         """Make and keep as many tiles as may be kept, from the first on."""
+        if self._filled:
+            return
+        self._filled = True
         pieces = [piece for row in self._slices() for piece in self._pieces(row, kept=False)]
         if self._keep_bytes is not None:
             pieces = self._fitting(pieces, self._keep_bytes)
@@ -355,6 +359,7 @@ class TileGeometry:
         if sharpened:
             self._kept.clear()
             self._kernels.clear()
+            self._filled = False
             self._kept_bytes = 0
         return sharpened
 
