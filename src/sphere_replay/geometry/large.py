@@ -12,6 +12,7 @@ symmetric and positive, and K_ii = 1 is among the first: row sums are positive, 
 transposed average hands out is what it was given.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -28,17 +29,21 @@ from sphere_replay.numeric import accumulation_dtype, median
 PAIRS = 2048
 """Memories near each one, about, whose kernel is exact; at least those of its own cell."""
 
-LEAST_EXPONENT, LARGEST_EXPONENT = -80.0, 40.0
-"""exp() of less is nothing beside K_ii = 1; more belongs to pairs that are out of reach."""
+LEAST_EXPONENT, LARGEST_EXPONENT = -87.0, 80.0
+"""exp() of less is no normal number; more belongs to pairs that are out of reach."""
 
 _NOTHING = 1e-30
 """Products below this stand for zero, where a memory's own part is left out."""
 _ROUNDING = 1e-3
 """Times eps: larger rounding errors of a distance are not tolerated."""
+_CLOSE, _CLOSE_AT_ONCE = 1e-3, 1 << 15
+"""Squared distances below this are computed from differences, so many at a time."""
 _WIDTH = 2048
 """Columns of a tile."""
 
-_RADII, _MEDIAN_ROWS = 1024, 2048
+_SEARCHED = 1 << 30
+"""Distances looked at for neighbour radii: those of all up to 32,768 memories, then of fewer."""
+_MEDIAN_ROWS = 4096
 _SCALE_ROWS, _FEW_ROWS = 128, 32
 _PANEL_BYTES = 1 << 26
 
@@ -126,9 +131,9 @@ class CellGeometry:
         return Neighborhood(mass, mass.square() / squares, distance / mass)
 
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
-        """`[len(neighbors), n]`: exact, of up to 1024 evenly spaced memories."""
+        """`[len(neighbors), n]`: exact, of all memories while these are few, then of a sample."""
         columns = [min(k, self.size - 1) for k in neighbors]
-        panels = self._panels(self._evenly(_RADII))
+        panels = self._panels(self._evenly(max(1, _SEARCHED // self.size)))
         found = [smallest(costs, max(columns) + 1)[:, columns] for costs in panels]
         return torch.cat(found).T.to(accumulation_dtype(self.device)) / self.unit
 
@@ -140,7 +145,7 @@ class CellGeometry:
         return [scale_of_neighbors(costs, wanted) / self.unit for wanted in neighbors]
 
     def median_distance(self) -> float:
-        """Median of C over the pairs of up to 2048 evenly spaced memories; see `Geometry`."""
+        """Median of C over the pairs of up to 4096 evenly spaced memories; see `Geometry`."""
         points = self.cells.points[self._evenly(_MEDIAN_ROWS)]
         distances = torch.nn.functional.pdist(points.to(accumulation_dtype(self.device)))
         distinct = distances[distances > 0]
@@ -186,9 +191,7 @@ class CellGeometry:
         for a, rows in enumerate(spans):
             center = self.cells.centers[a]
             left = points[rows] - center
-            kernel = self._kernel(left, left, eps, own=True)
-            if others_only:
-                kernel.fill_diagonal_(0)
+            kernel = self._kernel(left, left, eps).fill_diagonal_(0.0 if others_only else 1.0)
             result[rows] += kernel @ stacked[rows]
             for cols in self._columns(near[a, a + 1 :].nonzero()[:, 0] + a + 1):
                 kernel = self._kernel(left, points[cols] - center, eps)
@@ -202,54 +205,63 @@ class CellGeometry:
             places = torch.cat([torch.arange(s.start, s.stop, device=self.device) for s in spans])
             yield from places.split(_WIDTH)
 
-    def _kernel(self, left: Tensor, right: Tensor, eps: float, *, own: bool = False) -> Tensor:
+    def _kernel(self, left: Tensor, right: Tensor, eps: float) -> Tensor:
         """exp(-C/eps) of two sets of points, seen from about where they are."""
-        costs = costs_between(left, right, root=False)
-        rounding = torch.finfo(self.dtype).eps * float(costs.max())
-        if rounding > ((_ROUNDING * eps) ** 2 if self._root else _ROUNDING * eps):
-            exact = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
-            costs = exact if self._root else exact.square_()
-        elif self._root:
-            costs = costs.sqrt_()
-        if own:
-            costs.fill_diagonal_(0)
-        costs.mul_(-1 / eps)
-        return costs.masked_fill_(costs < LEAST_EXPONENT, -torch.inf).exp_()
+        lengths = left.square().sum(dim=1), right.square().sum(dim=1)
+        rounding = torch.finfo(self.dtype).eps * float(lengths[0].max() + lengths[1].max())
+        if self._root or rounding > _ROUNDING * eps:
+            exponents = self._cost(left, right, exactly=rounding > _ROUNDING * eps).mul_(-1 / eps)
+        else:
+            exponents = torch.addmm(lengths[1] / -eps, left, right.T, alpha=2 / eps)
+            exponents.sub_(lengths[0][:, None] / eps)
+        return exponents.clamp_(LEAST_EXPONENT, 0).exp_()
 
     def _add_far(
         self, result: Tensor, eps: float, stacked: Tensor, near: Tensor, gains: Tensor
     ) -> None:
-        """What landmarks carry from every cell to those that are not near it."""
-        cells, between = self.cells, self.cells.between(self._root)
+        """What landmarks carry from every cell to those that are not near it.
+
+        With F_ib = exp((C(a, b) - C(i, b)) / eps) the kernel is g_i g_j F_ib F_ja exp(-C(a, b)/eps).
+        """
+        cells = self.cells
         weighted = stacked * gains[:, None]
-        carried = torch.empty(len(cells), len(cells), stacked.shape[1], device=self.device)
+        carried = stacked.new_empty(len(cells), len(cells), stacked.shape[1])
         for b, cols in enumerate(cells.spans):
-            exponents = (self._reach(b, cols) - between[b]).mul_(-1 / eps)
-            ratios = exponents.clamp_(LEAST_EXPONENT, LARGEST_EXPONENT).exp_()
-            carried[:, b] = ratios.T @ weighted[cols]
-        carried.masked_fill_(near[:, :, None], 0.0)
+            carried[:, b] = self._factors(b, eps).T @ weighted[cols]
+        kernel = (cells.between(self._root) / -eps).clamp_(min=LEAST_EXPONENT).exp_()
+        carried *= kernel.masked_fill_(near, 0.0)[:, :, None]
         for a, rows in enumerate(cells.spans):
-            kernel = self._reach(a, rows).mul_(-1 / eps).clamp_(min=LEAST_EXPONENT).exp_()
-            result[rows] += (kernel @ carried[a]) * gains[rows, None]
+            result[rows] += (self._factors(a, eps) @ carried[a]) * gains[rows, None]
 
-    def _reach(self, cell: int, rows: slice) -> Tensor:
-        """C(i, b) of the cell's members to every center, `[n, c]`."""
+    def _factors(self, cell: int, eps: float) -> Tensor:
+        """F `[n, c]` of the members of a cell."""
         center = self.cells.centers[cell]
-        return self._cost(self.cells.points[rows] - center, self.cells.centers - center)
+        deviations = self.cells.points[self.cells.spans[cell]] - center
+        others = self.cells.centers - center
+        if self._root:
+            costs = self._cost(deviations, others)
+            exponents = (self.cells.between(root=True)[cell] - costs).mul_(1 / eps)
+        else:
+            lengths = deviations.square().sum(dim=1, keepdim=True)
+            exponents = torch.addmm(lengths / -eps, deviations, others.T, alpha=2 / eps)
+        return exponents.clamp_(LEAST_EXPONENT, LARGEST_EXPONENT).exp_()
 
-    def _cost(self, left: Tensor, right: Tensor) -> Tensor:
-        return costs_between(left, right, root=self._root)
+    def _cost(self, left: Tensor, right: Tensor, *, exactly: bool = False) -> Tensor:
+        """Costs of all pairs by products, which cancel for near ones, or exactly by differences."""
+        if not exactly:
+            return costs_between(left, right, root=self._root)
+        distances = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
+        return distances if self._root else distances.square_()
 
     def _rows(self, places: Tensor) -> Tensor:
         """Exact raw costs of some places to all, `[n, m]` by place."""
         points = self.cells.points
         costs = self._cost(points[places], points)
-        near = self.cells.near(self._pairs)[self.cells.cell_of[places]]
-        for row, place, cells in zip(costs, places.tolist(), near, strict=True):
-            # Products cancel for near points, differences do not.
-            columns = cells[self.cells.cell_of].nonzero()[:, 0]
-            squared = (points[columns] - points[place]).square().sum(dim=1)
-            row[columns] = squared.sqrt_() if self._root else squared
+        near = costs < (math.sqrt(_CLOSE) if self._root else _CLOSE)
+        for close in near.nonzero().split(_CLOSE_AT_ONCE):
+            i, j = close.T
+            squared = (points[places[i]] - points[j]).square().sum(dim=1)
+            costs[i, j] = squared.sqrt() if self._root else squared
         return costs
 
     def _panels(self, places: Tensor) -> Iterator[Tensor]:
