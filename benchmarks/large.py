@@ -1,5 +1,4 @@
-"""What a million memories take, how far approximate weights are from exact ones, and how long a
-memory of that size needs for a batch.
+"""A million memories: time, peak, approximate weights against exact ones, batches of a memory.
 
 Features are those of classes, as a trained network has them: centers apart, and around each a cloud
 that is long in a few directions and short in most. Standard normal ones, without any neighbourhood,
@@ -72,12 +71,11 @@ def inputs(kind: str, size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
         turn = torch.linalg.qr(draw(DIM, DIM)).Q * (extents * math.sqrt(DIM) / extents.norm())
         centers = draw(min(_MOST_CLASSES, max(1, size // _PER_CLASS)), DIM)
         belongs = torch.randint(len(centers), (size,), generator=generator)
-        for part, labels in zip(features.split(1 << 14), belongs.split(1 << 14), strict=True):
+        parts = (torch.split(each, 1 << 14) for each in (features, belongs))
+        for part, labels in zip(*parts, strict=True):
             part.copy_(centers[labels] + _SPREAD * part @ turn.T)
     risk = 0.3 * features @ draw(DIM) / features.norm(dim=1)
-    spikes = torch.rand(size, generator=generator) * (
-        torch.rand(size, generator=generator) < 0.05
-    )
+    spikes = torch.rand(size, generator=generator) * (torch.rand(size, generator=generator) < 0.05)
     return risk + 0.1 * draw(size) + spikes, features
 
 

@@ -1,5 +1,7 @@
 """Geometries of cells: exact where all is near, close to exact by landmarks, and chosen by need."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -66,25 +68,24 @@ def test_where_every_cell_is_near_all_answers_are_those_of_plain_loops(name: str
     geometry = CellGeometry(source(features, DISTANCES[name]), pairs=90)
     geometry.unit = DISTANCES[name].unit(geometry)
     kernel, vectors = torch.exp(-costs / 0.3), random(90, 2, seed=4, dtype=torch.float64)
-    close = {"rtol": 1e-3, "atol": 1e-3}
+    close = partial(torch.testing.assert_close, rtol=1e-3, atol=1e-3)
     assert len(geometry.cells) >= 5
-    torch.testing.assert_close(geometry.cost_rows(torch.arange(90)).double(), costs, **close)
-    torch.testing.assert_close(geometry.apply_kernel(0.3, vectors), kernel @ vectors, **close)
+    close(geometry.cost_rows(torch.arange(90)).double(), costs)
+    close(geometry.apply_kernel(0.3, vectors), kernel @ vectors)
     others = geometry.apply_kernel(0.3, vectors, others_only=True)
-    torch.testing.assert_close(others, kernel.fill_diagonal_(0) @ vectors, **close)
+    close(others, kernel.fill_diagonal_(0) @ vectors)
     log_vector = 50 * random(90, seed=5, dtype=torch.float64)
-    torch.testing.assert_close(
+    close(
         geometry.apply_log_kernel(0.3, log_vector),
         torch.logsumexp(-costs / 0.3 + log_vector, dim=1),
-        **close,
     )
     around, smoother = geometry.neighborhood(0.3), torch.softmax(-costs / 0.3, dim=1)
-    torch.testing.assert_close(around.effective_size, 1 / smoother.square().sum(1), **close)
-    torch.testing.assert_close(around.radius, (smoother * costs).sum(1), rtol=2e-3, atol=2e-3)
+    close(around.effective_size, 1 / smoother.square().sum(1))
+    close(around.radius, (smoother * costs).sum(1), rtol=2e-3, atol=2e-3)
     radii = geometry.neighbor_radius([5, 200])
     for found, k in zip(radii, (5, 89), strict=True):
         wanted = torch.tensor(reference.neighbour_radius(costs.tolist(), k), dtype=torch.float64)
-        torch.testing.assert_close(found, wanted, **close)
+        close(found, wanted)
     pairs = costs[torch.ones_like(costs).triu(1).bool()].tolist()
     assert geometry.median_distance() == pytest.approx(reference.percentile(pairs, 0.5), rel=1e-4)
 
@@ -163,9 +164,9 @@ def test_a_renewed_geometry_searches_cells_for_moved_memories_alone(
     searched: list[int] = []
     search = torch.Tensor.argmin
 
-    def counted(scores: Tensor, **options: int) -> Tensor:
+    def counted(scores: Tensor, dim: int) -> Tensor:
         searched.append(len(scores))
-        return search(scores, **options)
+        return search(scores, dim)
 
     monkeypatch.setattr(torch.Tensor, "argmin", counted)
     after = before.renewed(source(moved))

@@ -88,7 +88,7 @@ def back_labels(
 
 
 def shares_of_votes(kernel: Tensor, labels: Tensor, chosen: Tensor, votes: Votes) -> Tensor:
-    """backing_i of the chosen memories `[n]`, from their kernel rows without themselves `[n, m]`."""
+    """backing_i of the chosen memories `[n]`, from their rows of K without themselves `[n, m]`."""
     _, belongs, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     own = belongs[chosen]
     cast = kernel.new_zeros(len(kernel), len(counts)).index_add_(1, belongs, kernel)

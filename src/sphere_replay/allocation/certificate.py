@@ -6,8 +6,8 @@ source's share of the transport has mass one, so errors pass from step to step w
 
     |ŝ - s|_1      <= Σ_i |ŝ - K(x̂/r̂)|_i + Σ_i x̂_i |r_i/r̂_i - 1| + |x̂ - x|_1
     |x̂ - x|_1      <= Σ_i q̂_i 1[signs of consensus differ] + 2 TV(q̂, q)
-    TV(q̂, q)       <= 1/2 Σ_i |q̂ - q°|_i + 3/2 mean_i |(Eâ)_i/Ẑ_i - 1| + Σ_i q°_i |e^(v_i-v̂_i)/T - 1|
-    with q° = â ⊙ E(1/Ẑ)/m
+    TV(q̂, q)       <= 1/2 Σ_i |q̂ - q°|_i + 3/2 mean_i |(Eâ)_i/Ẑ_i - 1| + Σ_i q°_i |e^η_i - 1|
+    with q° = â ⊙ E(1/Ẑ)/m and η = (v - v̂)/T
     TV(p̂, p)       <= alpha (|ŝ - s|_1 + |Σx̂ - Σx|) / 2 ŝ_w
 
 Every term is a sum over memories of something that one exact row of K and of E tells about one
@@ -16,7 +16,6 @@ be at most. Scales and temperature are those of the allocation; rounding is left
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -73,7 +72,7 @@ def certify(
     chosen = chosen.clamp_(max=len(delta) - 1)
     terms = _Terms(result, trace, delta, recipe, labels)
     height = max(1, _PANEL_BYTES // (8 * geometry.size))
-    bounds = torch.cat([terms.of(part, rows(part)) for part in chosen.split(height)])
+    bounds = torch.cat([terms.of(part, rows(part)) for part in torch.split(chosen, height)])
     sampled = bounds / chances[chosen]
     likely = sampled.mean() + _QUANTILE * sampled.std() / math.sqrt(ROWS)
     return Certificate(min(1.0, float(likely)), _CONFIDENCE, ROWS)
@@ -160,7 +159,8 @@ class _Terms:
         target = self._a[chosen] * received / size
         divided = (sent / reached[chosen].exp() - 1).abs() / size
         risk = target * torch.expm1(risk_error / result.temperature).abs()
-        return (result.target[chosen] - target).abs() / 2 + 1.5 * divided + risk
+        error: Tensor = (result.target[chosen] - target).abs() / 2 + 1.5 * divided + risk
+        return error
 
     def _backing_error(self, chosen: Tensor, costs: Tensor) -> Tensor | None:
         """Of weights that are multiplied by 1 - a + a backing; None if they are not."""

@@ -8,7 +8,6 @@ from torch import Tensor
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
 from sphere_replay.validation import Choice
 
-
 LARGE = 1 << 16
 """Memories beyond which draws search a cumulated sum: shuffles and heaps of all take too long."""
 
@@ -76,7 +75,7 @@ def draw(
 
 
 def draw_distinct(size: int, count: int, generator: torch.Generator | None = None) -> Tensor:
-    """`count` distinct numbers below `size`, uniformly and in random order; all of them if fewer."""
+    """`count` distinct numbers below `size`, uniformly and in random order; all if few."""
     if size > LARGE and 2 * count < size:
         found = torch.randint(size, (2 * count + _SPARE,), generator=generator)
         found = _first_of_each(found)[:count]
@@ -111,11 +110,9 @@ def _draw_by_search(
 
 def _first_of_each(values: Tensor) -> Tensor:
     """Without repetitions, in the order of first appearance."""
-    distinct, belongs = values.unique(return_inverse=True)
+    distinct, belongs = torch.unique(values, return_inverse=True)
     order = torch.arange(len(values), device=values.device)
-    first = order.new_full((len(distinct),), len(values)).scatter_reduce_(
-        0, belongs, order, "amin"
-    )
+    first = order.new_full((len(distinct),), len(values)).scatter_reduce_(0, belongs, order, "amin")
     return values[first.sort().values]
 
 

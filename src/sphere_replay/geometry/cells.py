@@ -1,8 +1,8 @@
 """Memories in cells: groups of near points, each around a center, stored one after the other.
 
 A large geometry treats pairs of memories by the cells they lie in. Cells come from a few rounds of
-k-means on a sample; those that grow too large are cut along their longest direction, so that a dense
-cluster, or a thousand copies of one point, costs no more than anything else.
+k-means on a sample; those that grow too large are cut along their longest direction, so that a
+dense cluster, or a thousand copies of one point, costs no more than anything else.
 """
 
 from collections.abc import Iterator
@@ -41,6 +41,12 @@ class Cells:
         centers: Mean of each cell, `[c, d]`.
         spread: How far each place lies from its center, in units in which landmarks err, `[m]`.
     """
+
+    points: Tensor
+    members: Tensor
+    places: Tensor
+    cell_of: Tensor
+    centers: Tensor
 
     def __init__(
         self, rows: UnitRows, generator: torch.Generator, previous: "Cells | None" = None
@@ -133,7 +139,9 @@ def _assign(points: Tensor, centers: Tensor) -> Tensor:
     """The nearest center of each point, `[m]`."""
     half = centers.square().sum(dim=1) / 2
     step = max(1, _ASSIGNED_AT_ONCE // len(centers))
-    return torch.cat([(half - part @ centers.T).argmin(dim=1) for part in points.split(step)])
+    return torch.cat(
+        [(half - part @ centers.T).argmin(dim=1) for part in torch.split(points, step)]
+    )
 
 
 def _cut(group: Tensor, points: Tensor, most: int) -> Iterator[Tensor]:

@@ -175,7 +175,7 @@ class CellGeometry:
     def _pilots(self, count: int) -> Iterator[Rows]:
         """Exact rows, and what landmarks make of them."""
         cells = self.cells
-        for places in self._evenly(count).split(self._height(4)):
+        for places in torch.split(self._evenly(count), self._height(4)):
             own = cells.cell_of[places]
             there = self._cost(cells.points[places], cells.centers) - cells.between(self._root)[own]
             back = self._cost(cells.centers[own], cells.points)
@@ -203,7 +203,7 @@ class CellGeometry:
         spans = [self.cells.spans[cell] for cell in cells.tolist()]
         if spans:
             places = torch.cat([torch.arange(s.start, s.stop, device=self.device) for s in spans])
-            yield from places.split(_WIDTH)
+            yield from torch.split(places, _WIDTH)
 
     def _kernel(self, left: Tensor, right: Tensor, eps: float) -> Tensor:
         """exp(-C/eps) of two sets of points, seen from about where they are."""
@@ -221,7 +221,7 @@ class CellGeometry:
     ) -> None:
         """What landmarks carry from every cell to those that are not near it.
 
-        With F_ib = exp((C(a, b) - C(i, b)) / eps) the kernel is g_i g_j F_ib F_ja exp(-C(a, b)/eps).
+        With F_ib = exp((C(a, b) - C(i, b)) / eps) it is g_i g_j F_ib F_ja exp(-C(a, b) / eps).
         """
         cells = self.cells
         weighted = stacked * gains[:, None]
@@ -258,14 +258,14 @@ class CellGeometry:
         points = self.cells.points
         costs = self._cost(points[places], points)
         near = costs < (math.sqrt(_CLOSE) if self._root else _CLOSE)
-        for close in near.nonzero().split(_CLOSE_AT_ONCE):
+        for close in torch.split(near.nonzero(), _CLOSE_AT_ONCE):
             i, j = close.T
             squared = (points[places[i]] - points[j]).square().sum(dim=1)
             costs[i, j] = squared.sqrt() if self._root else squared
         return costs
 
     def _panels(self, places: Tensor) -> Iterator[Tensor]:
-        return (self._rows(part) for part in places.split(self._height(1)))
+        return (self._rows(part) for part in torch.split(places, self._height(1)))
 
     def _height(self, panels: int) -> int:
         """Rows of each of so many panels that are held at once."""

@@ -1,4 +1,4 @@
-"""How a large geometry applies the kernel of one scale: decided, and fitted, by a few exact rows."""
+"""How a large geometry applies the kernel of one scale: decided and fitted by a few exact rows."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -88,8 +88,12 @@ def _fits(
     """Median N_eff, and the fitted landmarks for each choice of near cells."""
     gains = [torch.ones_like(spread) for _ in nears]
     sizes, places, total, exact, found = _sums(pilots, eps, nears, gains)
-    slopes = [_slope(spread[places], one, rough, total) for one, rough in zip(exact, found)]
-    gains = [(slope * (spread - spread.mean())).clamp_(max=_LARGEST_GAIN).exp_() for slope in slopes]
+    slopes = [
+        _slope(spread[places], one, rough, total) for one, rough in zip(exact, found, strict=True)
+    ]
+    gains = [
+        (slope * (spread - spread.mean())).clamp_(max=_LARGEST_GAIN).exp_() for slope in slopes
+    ]
     *_, found = _sums(pilots, eps, nears, gains)
     fits = []
     for gain, one, rough in zip(gains, exact, found, strict=True):
@@ -107,7 +111,7 @@ def _sums(
     parts = []
     for rows in pilots(PILOTS):
         precise = accumulation_dtype(rows.costs.device)
-        sizes = effective_sizes(rows.costs, eps)
+        size = effective_sizes(rows.costs, eps)
         kernel = rows.costs.mul_(-1 / eps).clamp_(min=_LEAST_EXPONENT).exp_()
         exponents = rows.by_landmarks.mul_(-1 / eps).clamp_(_LEAST_EXPONENT, _LARGEST_EXPONENT)
         rough = exponents.exp_()
@@ -117,16 +121,11 @@ def _sums(
             exact.append((kernel * far).sum(dim=1, dtype=precise))
             far_gain = gain[rows.places, None] * gain
             found.append((rough * far_gain * far).sum(dim=1, dtype=precise))
-        total = kernel.sum(dim=1, dtype=precise)
-        parts.append((sizes, rows.places, total, torch.stack(exact), torch.stack(found)))
-    sizes, places, total, exact_sums, found_sums = zip(*parts, strict=True)
-    return (
-        torch.cat(sizes),
-        torch.cat(places),
-        torch.cat(total),
-        torch.cat(exact_sums, dim=1),
-        torch.cat(found_sums, dim=1),
-    )
+        mass = kernel.sum(dim=1, dtype=precise)
+        parts.append((size, rows.places, mass, torch.stack(exact), torch.stack(found)))
+    sizes, places, total, *sums = (list(each) for each in zip(*parts, strict=True))
+    exact_sums, found_sums = (torch.cat(each, dim=1) for each in sums)
+    return torch.cat(sizes), torch.cat(places), torch.cat(total), exact_sums, found_sums
 
 
 def _slope(spread: Tensor, exact: Tensor, found: Tensor, total: Tensor) -> float:

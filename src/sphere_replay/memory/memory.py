@@ -349,7 +349,7 @@ class Memory:
 
 def _last_of_each(slots: Tensor) -> Tensor:
     """Rows `[k]`, in order, that are the last of those that share their slot."""
-    distinct, belongs = slots.unique(return_inverse=True)
+    distinct, belongs = torch.unique(slots, return_inverse=True)
     last = torch.full((len(distinct),), -1, device="cpu")
     claim(last, belongs, torch.arange(len(slots), device="cpu"))
     return last.sort().values
