@@ -12,7 +12,7 @@ from instruct.small import brief, corpus, llama, save, t5
 from sphere_replay.errors import DivergenceError
 from sphere_replay.instruct import job as job_module
 from sphere_replay.instruct.config import InstructConfig
-from sphere_replay.instruct.job import InstructJob, run_instruct_job
+from sphere_replay.instruct.job import InstructJob, make_job
 from sphere_replay.instruct.presets import resolve
 from sphere_replay.language.models import BaseModel
 from sphere_replay.runs.job import SteppedJob
@@ -143,7 +143,7 @@ def test_a_folder_is_as_good_a_model_as_any(tmp_path: Path) -> None:
     """The path of t5-large: adapters of rank 8 on a T5 that transformers has written."""
     folder = save(t5(), tmp_path / "t5")
     config = brief("sphere", model=str(folder), rank=8, order="topic", cap=20)
-    job = run_instruct_job(config, None, tmp_path)
+    job = make_job(config, None, tmp_path)
     for step in range(len(job)):
         job.advance(step)
     parameters = job.state_dict()["learner"]["parameters"]
@@ -164,7 +164,7 @@ def test_a_tiny_model_learns_and_replay_saves_what_sequence_forgets(tmp_path: Pa
             tests_per_task=60,
             warm_up=300,
         )
-        job = run_instruct_job(config, None, tmp_path)
+        job = make_job(config, None, tmp_path)
         for step in range(len(job)):
             job.advance(step)
         values = job.results()["accuracy"]["values"]

@@ -166,17 +166,10 @@ class InstructJob:
         }
 
 
-def run_instruct_job(
+def make_job(
     config: InstructConfig, data: Path | None, out: Path, progress: bool = False
 ) -> InstructJob:
-    """The job of a configuration: its corpus read, its model built or found under `out/models`.
-
-    Args:
-        config: The run.
-        data: Folder of `corpus=classification`; default `$SPHERE_DATA`.
-        out: Folder of the runs, which share the models made on this machine.
-        progress: Whether libraries may show their own progress bars.
-    """
+    """The job of a configuration: its corpus read, its model built or found under `out/models`."""
     if not progress:
         require("transformers.utils.logging", "instruct").disable_progress_bar()
     corpus = build_corpus(config, data)

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from sphere_replay.extras import needing
-from sphere_replay.runs.domains import RunConfig, domain
+from sphere_replay.config import RunConfig
+from sphere_replay.runs.domains import domain
 from sphere_replay.runs.folder import RunFolder, identity
-from sphere_replay.runs.job import LoopingJob, SteppedJob
 from sphere_replay.runs.metrics import measure
 from sphere_replay.runs.records import record_of
 from sphere_replay.runs.runner import Report, run_job
@@ -27,14 +26,8 @@ def run_config(
     progress: bool = False,
 ) -> dict[str, Any]:
     """Run a configuration, or finish it, or return what it gave when it was run before."""
-    chosen = domain(config.DOMAIN)
-
-    def make_job() -> SteppedJob | LoopingJob:
-        with needing(chosen.extra):
-            return chosen.make_job(config, data, out, progress)
-
     return run_job(
-        make_job,
+        lambda: domain(config.DOMAIN).make_job(config, data, out, progress),
         run_folder(config, out),
         config.to_dict(),
         seed=config.seed,
