@@ -22,6 +22,7 @@ lint: $(VENV)/.ready
 
 bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GEMM; writes docs/performance*.md.
 	$(BIN)/python -m benchmarks allocate --markdown docs/performance.md
+	$(BIN)/python -m benchmarks large --markdown docs/performance-large.md
 	$(BIN)/python -m benchmarks train --markdown docs/performance-train.md
 	$(BIN)/python -m benchmarks hosts --markdown docs/performance-hosts.md
 	$(BIN)/python -m benchmarks economy --markdown docs/performance-economy.md

@@ -16,6 +16,7 @@ from sphere_replay.errors import UserError
 
 BENCHMARKS = {
     "allocate": "time an allocation against the naive transcription and a bare GEMM",
+    "large": "a million memories: time, peak, and approximate weights against exact ones",
     "train": "time training steps against a bare loop, and rescorings against plain forwards",
     "hosts": "time a stream step of every host against ER, and SPHERE inside it",
     "economy": "what SPHERE costs beside ER, and what it brings, by both schedules",

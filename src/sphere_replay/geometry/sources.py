@@ -97,6 +97,16 @@ class PointSource:
             self._finest_eps = _TOLERATED_ROUNDINGS * torch.finfo(dtype).eps * largest
 
     @property
+    def points(self) -> UnitRows:
+        """The points themselves."""
+        return self._points
+
+    @property
+    def root(self) -> bool:
+        """Whether distances are square roots."""
+        return self._root
+
+    @property
     def held_bytes(self) -> int:
         """The copy of the points that a source of this size keeps at most."""
         copy = 0 if self._fast is None else self._fast.nbytes

@@ -69,6 +69,8 @@ class TileGeometry:
         self._vector_dtype = accumulation_dtype(source.device)
         self.unit = 1.0
         """C = distance / unit; set once by whoever chose the distance."""
+        self.why = ""
+        """Why this geometry was chosen."""
 
     @property
     def size(self) -> int:

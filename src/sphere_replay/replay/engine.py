@@ -6,7 +6,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from sphere_replay.allocation.sampling import Scheme, draw
+from sphere_replay.allocation.sampling import Scheme, draw, draw_distinct
 from sphere_replay.memory import Memory
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.replay.economy import Economizer, Economy, Labels, Scorer
@@ -146,7 +146,7 @@ class Engine:
         if self.replacement:
             indices = torch.randint(size, (count,), generator=self._generator)
         else:
-            indices = torch.randperm(size, generator=self._generator)[:count]
+            indices = draw_distinct(size, count, self._generator)
         return Draw(indices, 1.0, self.memory.take(indices))
 
     def _rescore(self, score: Scorer, labels: Labels | None) -> None:

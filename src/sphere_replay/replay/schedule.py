@@ -7,6 +7,7 @@ has the uniform weight until it is scored.
 import torch
 from torch import Tensor
 
+from sphere_replay.allocation.sampling import draw_distinct
 from sphere_replay.memory import Memory
 from sphere_replay.replay.selections import Weighting
 from sphere_replay.storage.trees import State
@@ -56,7 +57,7 @@ class Schedule:
         if self.pool is None or self.pool >= size:
             self._slots = torch.arange(size)
         else:
-            self._slots = torch.randperm(size, generator=generator)[: self.pool]
+            self._slots = draw_distinct(size, self.pool, generator)
         self._versions = memory.versions.cpu()[self._slots]
         if self._asked or self.longest is None:
             self._interval = self.every
@@ -72,7 +73,7 @@ class Schedule:
         uniform = weighting.mass / len(weights)
         weights = weights.masked_fill(self._stale(memory), uniform)
         added = len(memory) - len(weights)
-        if self.pool is not None and len(memory) > self.pool:
+        if added == 0 or (self.pool is not None and len(memory) > self.pool):
             return self._slots, weights
         return torch.arange(len(memory)), torch.cat([weights, weights.new_full((added,), uniform)])
 
@@ -82,7 +83,7 @@ class Schedule:
 
     def _stale(self, memory: Memory) -> Tensor:
         """Which of the scored slots were overwritten since; bool `[m]`."""
-        return memory.versions.cpu()[self._slots] != self._versions
+        return memory.changed(self._slots, self._versions)
 
     def state_dict(self) -> State:
         """Everything the next draw depends on, apart from the memory."""
