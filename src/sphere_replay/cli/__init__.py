@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "table": "print a table beside the paper's",
     "compare": "set saved results side by side",
     "plot": "draw accuracy, forgetting, noisy lift and rewards of a table's runs",
+    "report": "one HTML file of results, with recorded runs to look into",
     "search": "search allocation settings on development seeds",
     "sandbox": "run untrusted programs against tests, or prove that they are confined",
     "problems": "prepare programming problems: examine, deduplicate, split",

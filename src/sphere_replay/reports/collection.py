@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sphere_replay.errors import DataError, UserError
+from sphere_replay.reports.courses import shortened
 from sphere_replay.runs.domains import Pair
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.table_runs import TableRun
@@ -75,6 +76,7 @@ def to_entries(runs: Iterable[TableRun], out: Path) -> list[dict[str, Any]]:
                 "identity": results["identity"],
             }
             | {part: _rounded(results[part]) for part in _PARTS if part in results}
+            | ({"course": course} if (course := shortened(results)) else {})
         )
     return entries
 

@@ -5,10 +5,10 @@ averaged.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sphere_replay.reports.collection import FinishedRun
+from sphere_replay.reports.courses import Curve, aligned, curve_of, record_in
 from sphere_replay.reports.figure_parts import (
     GRAY,
     band_sentence,
@@ -25,31 +25,13 @@ from sphere_replay.reports.figure_parts import (
     write_above,
 )
 from sphere_replay.reports.statistics import mean, standard_deviation
-from sphere_replay.runs.metrics import (
-    Record,
-    forgetting_of_classes,
-    forgetting_of_tasks,
-    incremental_accuracies,
-)
-from sphere_replay.runs.records import AccuracyRecord, record_of
+from sphere_replay.runs.metrics import forgetting_of_classes, forgetting_of_tasks
+from sphere_replay.runs.records import AccuracyRecord
 from sphere_replay.runs.table import Spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy import float64
-    from numpy.typing import NDArray
-
-    Array = NDArray[float64]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Anytime accuracies of one run, and the steps at which its tasks ended."""
-
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
-    ends: tuple[int, ...]
 
 
 def accuracy_figure(runs: Sequence[FinishedRun]) -> "Figure":
@@ -78,7 +60,7 @@ def accuracy_figure(runs: Sequence[FinishedRun]) -> "Figure":
         ends = np.mean([curve.ends for curves in methods.values() for curve in curves], axis=0)
         finals.append({})
         for method, curves in methods.items():
-            steps, values = _aligned(curves, ends)
+            steps, values = aligned(curves, ends)
             finals[-1][method] = draw_line(axes, steps, values, method, styles[method])
             highest = max(highest, float((values.mean(0) + values.std(0)).max()))
         mark_tasks(axes, [0.0, *ends.tolist()])
@@ -198,56 +180,19 @@ def lift_figure(runs: Sequence[FinishedRun]) -> "Figure":
     return figure
 
 
-def _record(run: FinishedRun) -> Record | None:
-    saved = run.results.get("accuracy")
-    return (
-        record_of(run.results)
-        if saved and (saved.get("after_task") or saved.get("values"))
-        else None
-    )
-
-
 def _unit(runs: Sequence[FinishedRun]) -> str:
     """What accuracies are of."""
-    by_class = any(isinstance(_record(run), AccuracyRecord) for run in runs)
+    by_class = any(isinstance(record_in(run.results), AccuracyRecord) for run in runs)
     return "classes" if by_class else "tasks"
 
 
 def _curve(run: FinishedRun) -> Curve | None:
-    record = _record(run)
-    ends = tuple(run.results.get("task_ends", ()))
-    if record is not None and not isinstance(record, AccuracyRecord):
-        return Curve(ends, tuple(incremental_accuracies(record).tolist()), ends)
-    if record is None or not record.anytime:
-        return None
-    steps, values = zip(*record.anytime, strict=True)
-    if len(ends) != len(record.after_task) or not set(ends) <= set(steps):
-        raise ValueError(
-            f"{run.method}, {run.column}, seed {run.pair}: its task_ends {list(ends)} should be "
-            f"the last steps of {len(record.after_task)} tasks, each with an anytime accuracy; its "
-            "results are incomplete or of an older version, remove its folder and run it again"
-        )
-    return Curve(steps, values, ends)
-
-
-def _aligned(curves: Sequence[Curve], ends: "Array") -> "tuple[Array, Array]":
-    """Steps `[n]` and accuracies in percent `[seeds, n]`, with the tasks ending at `ends`.
-
-    Label noise makes a task a little longer or shorter from seed to seed. Stretched to common
-    lengths, the fall after a boundary is averaged with the falls of the other seeds.
-    """
-    import numpy as np
-
-    places = [np.interp(c.steps, (0, *c.ends), (0, *ends)).round(6) for c in curves]
-    steps = np.unique(np.concatenate(places))
-    steps = steps[steps >= max(place[0] for place in places)]  # from where all have been evaluated
-    rows = [np.interp(steps, p, c.values) for p, c in zip(places, curves, strict=True)]
-    return steps, 100 * np.stack(rows)
+    return curve_of(run.results, f"{run.method}, {run.column}, seed {run.pair}")
 
 
 def _forgetting(run: FinishedRun) -> list[tuple[int, float]] | None:
     """(task, forgetting) of all but what the last task brought, in the order of the stream."""
-    record = _record(run)
+    record = record_in(run.results)
     if record is not None and not isinstance(record, AccuracyRecord):
         return list(enumerate(forgetting_of_tasks(record).tolist())) or None
     if record is None or len(record.after_task) < 2:

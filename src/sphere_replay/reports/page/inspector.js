@@ -1,0 +1,2 @@
+"use strict";
+function inspectorView() { return el("div"); }

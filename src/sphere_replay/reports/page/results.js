@@ -1,0 +1,211 @@
+// The results of an experiment, card by card: gains first, then everything that stands behind them.
+"use strict";
+
+const LIFT = "noisy_lift";
+const NUMBERS_OF_REPLAY = {
+  noisy_lift: ["Wrong labels replayed, as a multiple of their fair share", 1, 2],
+  drawn_mislabelled_share: ["Share of replay that carried a wrong label", 0, 2],
+  mean_mass: ["Mean mass: how strongly replay counts", 1, 2],
+  mean_effective_sample_size: ["Effective sample size: how many memories share the replay", 0, 0],
+  mixed_share: ["Share of replayed groups with both passing and failing programs", 0, 2],
+};
+
+function resultsView(experiments, key, open) {
+  const experiment = experiments.find((each) => each.key === key) || experiments[0];
+  const state = { column: null, metric: experiment.measures[0].name, cost: "passes", hidden: new Set() };
+  const body = el("div");
+  const view = el("div", {}, glance(experiments, open), body);
+  const draw = () => body.replaceChildren(...experimentCards(experiments, experiment, state, draw, open));
+  draw();
+  return view;
+}
+
+function glance(experiments, open) {
+  const entries = experiments.map((each) => ({
+    key: each.key, title: each.name,
+    cells: each.cells.filter((cell) => cell.metric === each.measures[0].name && cell.gain !== null && cell.ci),
+  })).filter((entry) => entry.cells.length);
+  const cells = entries.flatMap((entry) => entry.cells);
+  const count = (kind) => cells.filter((cell) => verdict(cell) === kind).length;
+  const tile = (number, words, kind) => el("div", { class: "tile" }, el("b", { class: kind }, number), el("span", {}, words));
+  const runs = experiments.reduce((sum, each) => sum + each.runs, 0);
+  const picture = figure("All paired gains by experiment", (width) => strips(entries, width, open),
+    "Each mark is a paired gain in points of the experiment's first measure: ● interval above zero, ◆ below, ○ not distinguishable. Choose a name to open the experiment.");
+  return el("div", {},
+    el("h1", {}, experiments.length > 1 ? "Results" : experiments[0].title),
+    el("p", { class: "lede" }, "What a method changes, seed by seed: gains are differences between runs that share everything else, with 95% intervals."),
+    el("div", { class: "tiles" }, tile(experiments.length, experiments.length > 1 ? "experiments" : "experiment"), tile(runs, "runs"),
+      tile(`● ${count("better")}`, "gains above zero", "better"), tile(`○ ${count("open")}`, "not distinguishable", "open"), tile(`◆ ${count("worse")}`, "gains below zero", "worse")),
+    experiments.length > 1 && entries.length > 0 && card("At a glance", null, picture));
+}
+
+function experimentCards(experiments, experiment, state, draw, open) {
+  if (!experiment.columns.includes(state.column)) state.column = experiment.columns.at(-1);
+  const measure = experiment.measures.find((each) => each.name === state.metric);
+  const controls = el("div", { class: "controls" },
+    experiments.length > 1 && choice("Experiment", experiments.map((each) => [each.key, each.name]), experiment.key, open),
+    choice("Measure", experiment.measures.map((each) => [each.name, each.title]), state.metric, (value) => { state.metric = value; draw(); }),
+    experiment.columns.length > 1 && choice("Column of the pictures", experiment.columns.map((name) => [name, name]), state.column, (value) => { state.column = value; draw(); }));
+  return [
+    el("h1", { id: "experiment" }, experiments.length > 1 ? experiment.title : "In detail"),
+    el("p", { class: "soft" }, `${experiment.runs} runs, up to ${experiment.seeds} seeds a cell, from ${experiment.origin}.`),
+    controls,
+    el("p", { class: "soft" }, `${measure.title}: ${measure.formula}`),
+    gainsCard(experiment, state), tableCard(experiment, state), curvesCard(experiment, state, draw),
+    matricesCard(experiment, state),
+    el("div", { class: "pair" }, forgettingCard(experiment, state), costCard(experiment, state, draw)),
+    replayCard(experiment, state), settingsCard(experiment), commandsCard(experiment),
+  ].filter(Boolean);
+}
+
+function gainsCard(experiment, state) {
+  const baseline = Object.fromEntries(experiment.methods.map((method) => [method.name, method.baseline]));
+  const cells = experiment.cells.filter((cell) => cell.metric === state.metric && cell.gain !== null);
+  if (!cells.length) return card("Paired gains", "No method here has a baseline with common seeds.");
+  const blocks = experiment.columns.map((column) => ({
+    title: experiment.columns.length > 1 ? heading(column) : null,
+    cells: cells.filter((cell) => cell.column === column).map((cell) => ({ label: `${cell.method} over ${baseline[cell.method]}`, cell })),
+  })).filter((block) => block.cells.length);
+  const published = cells.some((cell) => cell.published_gain !== null);
+  return card("Paired gains", "Differences between runs of the same seed: what both share cancels. Positive is better.",
+    figure("Paired gains with 95% intervals", (width) => forest(blocks, width),
+      `In points, with 95% intervals (Student's t). ● above zero, ◆ below, ○ not distinguishable.${published ? " Dotted tick: the difference of the published means." : ""}`),
+    command(experiment.commands.gains));
+}
+
+const heading = (column) => (/^[\d.]+%$/.test(column) ? `${column} of the training labels are wrong` : column);
+
+function tableCard(experiment, state) {
+  const digits = experiment.unit === "percent" ? 1 : 3;
+  const own = experiment.measures.slice(0, experiment.own_measures);
+  const measures = own.some((each) => each.name === state.metric) ? own : experiment.measures.filter((each) => each.name === state.metric);
+  const places = experiment.columns.flatMap((column) => measures.map((measure) => ({ column, measure })));
+  const find = (method, { column, measure }) => experiment.cells.find((cell) => cell.method === method && cell.column === column && cell.metric === measure.name);
+  const best = places.map((place) => {
+    const means = experiment.methods.map((method) => find(method.name, place)?.mean).filter((mean) => mean !== null && mean !== undefined);
+    return place.measure.higher ? Math.max(...means) : Math.min(...means);
+  });
+  const row = (method) => el("tr", {}, el("th", { scope: "row" }, method.name), places.map((place, i) => {
+    const cell = find(method.name, place);
+    if (!cell || cell.mean === null) return el("td", {}, "–");
+    const value = plain(cell.mean, digits), top = cell.mean === best[i], kind = verdict(cell);
+    return el("td", { class: top ? "best" : null },
+      top ? el("b", {}, value) : value, cell.sd !== null && el("span", { class: "soft" }, ` ± ${plain(cell.sd, digits)}`),
+      cell.gain !== null && el("small", { class: kind === "open" ? null : kind }, `${{ better: "▲", worse: "▼", open: "" }[kind]} ${gainText(cell)}`),
+      cell.published && el("small", {}, `paper ${plain(cell.published[0], digits)}${cell.published[1] === null ? "" : ` ± ${plain(cell.published[1], digits)}`}`));
+  }));
+  const several = measures.length > 1;
+  return card("Table", "Mean ± SD over seeds; ★ the best of its column. Below it the paired gain with its interval.",
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of results" }, el("table", {},
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Method"), places.map(({ column, measure }) =>
+        el("th", { scope: "col" }, several && experiment.columns.length > 1 ? [column, el("br"), measure.title] : several ? measure.title : column)))),
+      el("tbody", {}, experiment.methods.map(row)))),
+    el("details", {}, el("summary", {}, "What the numbers are"), el("ul", { class: "soft" }, experiment.notes.map((note) => el("li", {}, note)))),
+    Object.entries(experiment.files).map(([name, text]) => el("details", {}, el("summary", {}, `As ${name}`), copyable(text, true))));
+}
+
+function curvesCard(experiment, state, draw) {
+  const data = experiment.curves[state.column];
+  if (!data) {
+    const kept = Object.keys(experiment.curves).length;
+    return card("Accuracy over the stream", kept ? `No curves in the column ${state.column}.` : "These saved results hold no curves. Sweep again with this version, or report the run folders.");
+  }
+  const names = experiment.methods.map((method) => method.name);
+  const active = new Set(names.filter((name) => data.lines[name] && !state.hidden.has(name)));
+  const legend = el("ul", { class: "legend" }, names.map((name, i) => {
+    if (!data.lines[name]) return null;
+    const style = styleOf(i);
+    return el("li", {}, el("button", { type: "button", "aria-pressed": String(active.has(name)), click: () => {
+      if (state.hidden.has(name)) state.hidden.delete(name); else state.hidden.add(name);
+      draw();
+    } }, svg("svg", { viewBox: "0 0 26 10", "aria-hidden": "true" }, svg("line", { x1: 0, x2: 26, y1: 5, y2: 5, stroke: style.colour, "stroke-width": 3, "stroke-dasharray": style.dash })), name));
+  }));
+  return card(`Accuracy over the stream${experiment.columns.length > 1 ? `, ${state.column}` : ""}`, "How well each method knows all that it has seen so far, in percent. The one that ends highest is drawn thick.",
+    figure("Accuracy over the stream", (width) => curves(data, names, active, width),
+      "Lines: means over seeds. Band: ± 1 SD, of the best, or of all where two are chosen. Dashed lines: a new task begins."), legend, command(experiment.commands.curves));
+}
+
+function matricesCard(experiment, state) {
+  const found = experiment.matrices[state.column];
+  if (!found) return null;
+  return card("Accuracy on each task after each task", "A row that pales to the left is forgetting.",
+    el("div", { class: "maps" }, experiment.methods.filter((method) => found[method.name]).map((method) =>
+      figure(`Accuracies of ${method.name}`, (width) => matrix(method.name, found[method.name], Math.min(width, 420))))));
+}
+
+function rowsOf(experiment, state, valueOf) {
+  return experiment.methods.map((method, i) => ({ label: method.name, colour: styleOf(i).colour, ...valueOf(method.name) })).filter((row) => row.value !== null && row.value !== undefined);
+}
+
+function forgettingCard(experiment, state) {
+  const measure = ["average_forgetting", "mean_forgetting"].map((name) => experiment.measures.find((each) => each.name === name)).find(Boolean);
+  if (!measure) return null;
+  const rows = rowsOf(experiment, state, (method) => {
+    const cell = experiment.cells.find((each) => each.method === method && each.column === state.column && each.metric === measure.name);
+    return { value: cell?.mean, spread: cell?.sd };
+  });
+  if (!rows.length) return null;
+  const best = rows.reduce((a, b) => (b.value < a.value ? b : a)).label;
+  return card("Forgetting", `${measure.title}: ${measure.formula}. ${state.column}.`,
+    figure("Forgetting by method", (width) => bars(rows, { best, digits: experiment.unit === "percent" ? 1 : 3 }, width), "Mean ± SD over seeds. The least is in bold."));
+}
+
+function costCard(experiment, state, draw) {
+  const measured = { passes: Object.keys(experiment.passes).length, seconds: Object.keys(experiment.seconds).length };
+  if (!measured.passes && !measured.seconds) return null;
+  if (!measured[state.cost]) state.cost = measured.passes ? "passes" : "seconds";
+  const costOf = (name) => (state.cost === "seconds" ? experiment.seconds[name] : experiment.passes[name] && experiment.passes[name].forward + experiment.passes[name].backward);
+  const baselines = new Set(experiment.methods.map((method) => method.baseline));
+  const points = experiment.methods.map((method, i) => {
+    const cell = experiment.cells.find((each) => each.method === method.name && each.column === state.column && each.metric === state.metric);
+    const gain = cell && (cell.gain ?? (baselines.has(method.name) ? 0 : null));
+    return { label: method.name, colour: styleOf(i).colour, x: costOf(method.name), y: gain, ci: cell?.ci };
+  }).filter((point) => point.x !== undefined && point.y !== null && point.y !== undefined);
+  if (!points.length) return null;
+  const unit = state.cost === "seconds" ? "seconds a run" : "passes per stream example";
+  for (const point of points) point.words = `${point.label}: ${plain(point.x)} ${unit}, gain ${signed(point.y)}`;
+  const toggle = measured.passes && measured.seconds && choice("Cost in", [["passes", "passes"], ["seconds", "seconds"]], state.cost, (value) => { state.cost = value; draw(); });
+  return card("Cost against gain", `Forward and backward passes, scoring included, against the paired gain. Baselines stand at zero. ${state.column}.`,
+    toggle, figure("Cost against gain", (width) => scatter(points, { x: unit, y: "gain (points)" }, width)), command(experiment.commands.costs));
+}
+
+function replayCard(experiment, state) {
+  const found = experiment.replay[state.column];
+  if (!found) return null;
+  const pictures = Object.entries(NUMBERS_OF_REPLAY).map(([name, [title, reference, digits]]) => {
+    const rows = rowsOf(experiment, state, (method) => ({ value: found[method]?.[name] }));
+    if (!rows.length || rows.every((row) => row.value === reference)) return null;
+    return el("div", {}, el("h3", {}, title), figure(title, (width) => bars(rows, { reference, digits }, width), name === LIFT ? "At 1, wrong labels are replayed as often as by chance; bars to the left avoid them." : null));
+  }).filter(Boolean);
+  return pictures.length ? card(`What was replayed${experiment.columns.length > 1 ? `, ${state.column}` : ""}`, "Means over seeds. Record a run (--record 12) to see which classes and tasks, moment by moment, in the inspector.", el("div", { class: "pair" }, pictures)) : null;
+}
+
+function settingsCard(experiment) {
+  if (!experiment.settings.length) return null;
+  const line = (setting) => el("tr", {}, el("th", { scope: "row" }, setting.name),
+    el("td", {}, setting.values ? Object.entries(setting.values).map(([method, value]) => el("div", {}, el("span", { class: "soft" }, `${method}: `), value)) : setting.value),
+    el("td", { class: "soft" }, setting.note));
+  const table = (settings) => el("div", { class: "scroll" }, el("table", { class: "settings" }, el("tbody", {}, settings.map(line))));
+  const noted = experiment.settings.filter((setting) => setting.note);
+  return card("Settings", noted.length ? "Where they are not the paper's, or the paper leaves them open:" : "None of them is marked as differing from the paper.",
+    noted.length > 0 && table(noted), el("details", {}, el("summary", {}, `All ${experiment.settings.length} settings`), table(experiment.settings)));
+}
+
+function commandsCard(experiment) {
+  return card("Make it yourself", "What made these runs, and what shows them again:",
+    Object.entries(experiment.commands).map(([name, text]) => [el("h3", {}, name), copyable(text.split(" && ").join(" &&\n"))]));
+}
+
+function command(text) {
+  return text ? el("details", {}, el("summary", {}, "The command"), copyable(text)) : null;
+}
+
+function copyable(text, wide) {
+  const block = el("pre", { class: wide ? "wide" : null, tabindex: 0 }, text);
+  const button = el("button", { type: "button", click: async () => {
+    try { await navigator.clipboard.writeText(text); } catch { getSelection().selectAllChildren(block); document.execCommand("copy"); }
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  } }, "Copy");
+  return el("div", {}, block, button);
+}
