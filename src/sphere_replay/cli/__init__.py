@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "compare": "set saved results side by side",
     "plot": "draw accuracy, forgetting, noisy lift and rewards of a table's runs",
     "report": "one HTML file of results, with recorded runs to look into",
+    "inspect": "look into recorded runs: who is replayed, and why",
     "search": "search allocation settings on development seeds",
     "sandbox": "run untrusted programs against tests, or prove that they are confined",
     "problems": "prepare programming problems: examine, deduplicate, split",

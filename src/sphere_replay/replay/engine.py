@@ -18,6 +18,8 @@ from sphere_replay.storage.trees import State
 
 Scorer = Callable[[Tensor], Scores]
 """Scores the memories in the given slots `[m]`."""
+Watch = Callable[[Scorer], None]
+"""Told, before a draw by fresh weights, how memories are scored; it must change nothing."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Engine:
         self.unit_mass = unit_mass
         self.seconds = 0.0
         """Spent on scoring and weighing so far."""
+        self.watch: Watch | None = None
+        """Whoever looks on, such as a recorder."""
         self._generator = generator
 
     @property
@@ -97,6 +101,8 @@ class Engine:
         if len(self.memory) == 0:
             raise ValueError("nothing to replay: the memory is empty")
         if not self.selection.needs_scores:
+            if self.watch is not None:
+                self.watch(score)
             return self.draw_uniformly(count)
         pool = self.schedule.pool
         if pool is not None and pool < count and not self.replacement:
@@ -107,6 +113,8 @@ class Engine:
         rescored = self.schedule.due
         if rescored:
             self._rescore(score)
+            if self.watch is not None:
+                self.watch(score)
         self.schedule.count()
         return self._draw(count, rescored=rescored)
 

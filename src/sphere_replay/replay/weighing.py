@@ -38,7 +38,7 @@ class Weigher:
         details = {**weighting.details, **increment_quantiles(scores.increments)}
         self._running_scale = weighting.running_scale
         cost = scores.passes * len(scores)
-        self.latest = replace(weighting, details=details, cost=cost)
+        self.latest = replace(weighting, details=details, cost=cost, scores=scores)
         return self.latest
 
     def forget(self) -> None:

@@ -30,6 +30,7 @@ def content_of(comparison: Comparison) -> Content:
     """Everything that the page shows of a comparison."""
     table, runs = comparison.table, comparison.runs
     shown = fill(table, runs)
+    points = 100 / table.unit.scale  # the page speaks of percent, whatever the table does
     full = replace(table, measures=_measures(table, runs))
     return {
         "name": table.name,
@@ -37,7 +38,6 @@ def content_of(comparison: Comparison) -> Content:
         "origin": comparison.origin,
         "runs": len(runs),
         "seeds": max(cell.seeds for cell in shown),
-        "unit": table.unit.value,
         "measures": [_measure(measure) for measure in full.measures],
         "own_measures": len(table.measures),
         "methods": [
@@ -46,7 +46,7 @@ def content_of(comparison: Comparison) -> Content:
             if any(run.method == row.method for run in runs)
         ],
         "columns": [name for name in table.columns if any(run.column == name for run in runs)],
-        "cells": [_cell(cell) for cell in fill(full, runs) if cell.seeds],
+        "cells": [_cell(cell, points) for cell in fill(full, runs) if cell.seeds],
         "notes": notes(table, shown),
         "passes": {name: vars(passes) for name, passes in mean_passes(runs).items()},
         "seconds": _seconds(comparison),
@@ -81,24 +81,23 @@ def _measure(measure: Measure) -> Content:
     }
 
 
-def _cell(cell: Cell) -> Content:
+def _cell(cell: Cell, points: float) -> Content:
+    def shown(value: float | None) -> float | None:
+        return None if value is None else round(points * value, 4)
+
     published = cell.published
     return {
         "method": cell.method,
         "column": cell.column,
         "metric": cell.metric,
-        "mean": _short(cell.mean),
-        "sd": _short(cell.sd),
+        "mean": shown(cell.mean),
+        "sd": shown(cell.sd),
         "seeds": cell.seeds,
-        "gain": _short(cell.paired_gain),
-        "ci": cell.ci95 and [_short(end) for end in cell.ci95],
-        "published": published and [published.mean, published.sd],
-        "published_gain": _short(cell.published_gain),
+        "gain": shown(cell.paired_gain),
+        "ci": cell.ci95 and [shown(end) for end in cell.ci95],
+        "published": published and [shown(published.mean), shown(published.sd)],
+        "published_gain": shown(cell.published_gain),
     }
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
 
 
 def _by_place(
@@ -208,9 +207,9 @@ def _settings(comparison: Comparison) -> list[Content]:
 
 
 def _described(comparison: Comparison) -> dict[str, tuple[Mapping[str, Any], dict[str, str]]]:
-    """A configuration of each method with its notes; saved ones have none."""
+    """A configuration of each method, with notes on what is not the paper's."""
     if comparison.configs:
-        return {method: (config, {}) for method, config in comparison.configs.items()}
+        return {name: (saved, _notes_on(saved)) for name, saved in comparison.configs.items()}
     table = comparison.table
     methods = {run.method for run in comparison.runs}
     found = {}
@@ -226,6 +225,17 @@ def _described(comparison: Comparison) -> dict[str, tuple[Mapping[str, Any], dic
         saved = config.to_dict()
         found[row.method] = (saved, {name: provenance(config, name) for name in saved})
     return found
+
+
+def _notes_on(saved: Mapping[str, Any]) -> dict[str, str]:
+    """What is known of a saved configuration's settings; nothing of one of another version."""
+    try:
+        preset = resolve(saved.get("preset") or saved.get("dataset") or "")
+        config = type(preset).from_dict(saved)  # type: ignore[attr-defined]  # of FlatConfig
+    except UserError:
+        return {}
+    provenance = domain(config.DOMAIN).provenance
+    return {name: provenance(config, name) for name in saved}
 
 
 def _text(value: Any) -> str:

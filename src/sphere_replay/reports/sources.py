@@ -132,7 +132,7 @@ def _of_group(name: str, members: Sequence[tuple[Path, Mapping[str, Any]]]) -> C
     ]
     configs = dict(zip(names, (config for _, config in members), strict=True))
     # Uniform first: it is what the others are compared with.
-    order = sorted(configs, key=lambda method: configs[method]["select"] != "uniform")
+    order = sorted(configs, key=lambda name: (configs[name]["select"] != "uniform", name))
     rows = [_row(method, configs) for method in order]
     columns = sorted({run.column for run in runs}, key=lambda text: (text != "Clean", text))
     runs_by_column = sorted(runs, key=lambda run: columns.index(run.column))

@@ -34,8 +34,11 @@ def sweep(
     data: Path | None = None,
     workers: int = 1,
     report: Callable[[Outcome], None] | None = None,
+    record: int = 0,
 ) -> list[Outcome]:
     """Run every configuration; one that fails stops nobody else.
+
+    So many rescorings as `record` says are kept of each, see `runs.recording`.
 
     Workers are fresh processes. Interrupted, the sweep goes on where it was when it is called
     again: each run resumes from its own checkpoint.
@@ -55,7 +58,7 @@ def sweep(
         else:
             waiting.append(config)
     attempts = _in_turn if workers == 1 else _side_by_side
-    for outcome in attempts(waiting, out, data, workers):
+    for outcome in attempts(waiting, out, data, workers, record):
         if outcome.status == "interrupted":
             raise Interrupted(f"stopped with {len(configs) - len(outcomes)} runs to go")
         done(outcome)
@@ -63,18 +66,18 @@ def sweep(
 
 
 def _in_turn(
-    configs: list[RunConfig], out: Path, data: Path | None, workers: int
+    configs: list[RunConfig], out: Path, data: Path | None, workers: int, record: int
 ) -> Iterator[Outcome]:
     for config in configs:
-        yield _attempt(config, out, data)
+        yield _attempt(config, out, data, record)
 
 
 def _side_by_side(
-    configs: list[RunConfig], out: Path, data: Path | None, workers: int
+    configs: list[RunConfig], out: Path, data: Path | None, workers: int, record: int
 ) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
-        futures = {pool.submit(_attempt, config, out, data): config for config in configs}
+        futures = {pool.submit(_attempt, config, out, data, record): config for config in configs}
         try:
             for future in as_completed(futures):
                 try:
@@ -99,10 +102,10 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _attempt(config: RunConfig, out: Path, data: Path | None) -> Outcome:
+def _attempt(config: RunConfig, out: Path, data: Path | None, record: int) -> Outcome:
     folder = run_folder(config, out)
     try:
-        run_config(config, out, data=data)
+        run_config(config, out, data=data, record=record)
     except (Interrupted, KeyboardInterrupt):
         return Outcome(config, "interrupted")
     except Exception as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 from sphere_replay.cli.options import (
     add_domain_options,
     add_place_options,
+    add_record_option,
     add_small_option,
     parse_settings,
     table_named,
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write all results to one file; what it has of other cells and seeds stays",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    add_record_option(parser)
     add_domain_options(parser, "device")
     add_place_options(parser)
 
@@ -67,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--small chooses the preset: leave out --preset")
     if arguments.seeds < 1 or arguments.workers < 1:
         raise UsageError("--seeds and --workers count from 1")
+    if arguments.record < 0:
+        raise UsageError("--record counts rescorings: 0 or more")
     settings = parse_settings(arguments.set)
     if arguments.device is not None:
         settings["device"] = arguments.device
@@ -101,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
             data=arguments.data,
             workers=arguments.workers,
             report=report,
+            record=arguments.record,
         )
     entries = to_entries(runs, arguments.out)
     print(f"{len(entries)} of {len(runs)} runs finished in {arguments.out}")

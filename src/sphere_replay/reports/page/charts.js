@@ -127,7 +127,7 @@ function curves(data, methods, active, width) {
     if (!faded) labels.push({ name, colour: style.colour, y: y(line.mean.at(-1)), value: line.mean.at(-1) });
   }
   if (labelled) {
-    apart(labels, 17, 20, bottom).forEach((label) => picture.append(svg("text", { class: label.name === best ? "strong" : "", x: right + 8, y: label.at + 4, style: null, fill: label.colour }, `${label.name} ${plain(label.value, 0)}`)));
+    apart(labels, 17, 20, bottom).forEach((label) => picture.append(svg("text", { class: label.name === best ? "strong" : "", x: right + 8, y: label.at + 4, ink: label.colour }, `${label.name} ${plain(label.value, 0)}`)));
   }
   const cursor = svg("line", { class: "zero", y1: 16, y2: bottom, visibility: "hidden" });
   const pane = svg("rect", { x: left, y: 14, width: right - left, height: bottom - 14, fill: "transparent",

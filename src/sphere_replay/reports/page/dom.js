@@ -7,7 +7,8 @@ const SVG = "http://www.w3.org/2000/svg";
 function fillIn(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
-    if (typeof value === "function") node.addEventListener(name, value);
+    if (name === "ink") node.style.fill = value; // stronger than the sheet, and no inline style
+    else if (typeof value === "function") node.addEventListener(name, value);
     else node.setAttribute(name, value === true ? "" : String(value));
   }
   for (const child of children.flat(Infinity)) {

@@ -11,7 +11,7 @@ const NUMBERS_OF_REPLAY = {
 };
 
 function resultsView(experiments, key, open) {
-  const experiment = experiments.find((each) => each.key === key) || experiments[0];
+  const experiment = experiments.find((each) => each.key === key) || experiments.reduce((a, b) => (b.runs > a.runs ? b : a));
   const state = { column: null, metric: experiment.measures[0].name, cost: "passes", hidden: new Set() };
   const body = el("div");
   const view = el("div", {}, glance(experiments, open), body);
@@ -76,7 +76,7 @@ function gainsCard(experiment, state) {
 const heading = (column) => (/^[\d.]+%$/.test(column) ? `${column} of the training labels are wrong` : column);
 
 function tableCard(experiment, state) {
-  const digits = experiment.unit === "percent" ? 1 : 3;
+  const digits = 1;
   const own = experiment.measures.slice(0, experiment.own_measures);
   const measures = own.some((each) => each.name === state.metric) ? own : experiment.measures.filter((each) => each.name === state.metric);
   const places = experiment.columns.flatMap((column) => measures.map((measure) => ({ column, measure })));
@@ -147,7 +147,7 @@ function forgettingCard(experiment, state) {
   if (!rows.length) return null;
   const best = rows.reduce((a, b) => (b.value < a.value ? b : a)).label;
   return card("Forgetting", `${measure.title}: ${measure.formula}. ${state.column}.`,
-    figure("Forgetting by method", (width) => bars(rows, { best, digits: experiment.unit === "percent" ? 1 : 3 }, width), "Mean ± SD over seeds. The least is in bold."));
+    figure("Forgetting by method", (width) => bars(rows, { best, digits: 1 }, width), "Mean ± SD over seeds. The least is in bold."));
 }
 
 function costCard(experiment, state, draw) {
@@ -164,7 +164,7 @@ function costCard(experiment, state, draw) {
   if (!points.length) return null;
   const unit = state.cost === "seconds" ? "seconds a run" : "passes per stream example";
   for (const point of points) point.words = `${point.label}: ${plain(point.x)} ${unit}, gain ${signed(point.y)}`;
-  const toggle = measured.passes && measured.seconds && choice("Cost in", [["passes", "passes"], ["seconds", "seconds"]], state.cost, (value) => { state.cost = value; draw(); });
+  const toggle = measured.passes > 0 && measured.seconds > 0 && choice("Cost in", [["passes", "passes"], ["seconds", "seconds"]], state.cost, (value) => { state.cost = value; draw(); });
   return card("Cost against gain", `Forward and backward passes, scoring included, against the paired gain. Baselines stand at zero. ${state.column}.`,
     toggle, figure("Cost against gain", (width) => scatter(points, { x: unit, y: "gain (points)" }, width)), command(experiment.commands.costs));
 }
@@ -207,5 +207,5 @@ function copyable(text, wide) {
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   } }, "Copy");
-  return el("div", {}, block, button);
+  return el("div", { class: "copy" }, block, button);
 }
