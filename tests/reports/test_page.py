@@ -69,7 +69,7 @@ def test_the_committed_results_make_a_page_of_sensible_size(tmp_path: Path) -> N
     out = tmp_path / "report.html"
     assert write_report([RESULTS], out, "Results") < LARGEST
     experiments = data_in(out.read_text())["experiments"]
-    assert len(experiments) == len([path for path in RESULTS.glob("*.json")])
+    assert len(experiments) == len(list(RESULTS.glob("*.json")))
     mnist = next(each for each in experiments if each["name"] == "mnist")
     assert mnist["methods"][1] == {"name": "ER + SPHERE", "baseline": "ER"}
     assert "sphere sweep mnist" in mnist["commands"]["runs"]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +160,8 @@ def _replay(runs: Sequence[FinishedRun]) -> Content:
         for method, entries in methods.items():
             means = {}
             for name in dict.fromkeys(name for entry in entries for name in entry):
-                numbers = [entry.get(name) for entry in entries]
-                known = [n for n in numbers if isinstance(n, int | float)]
+                found = [entry.get(name) for entry in entries]
+                known = [number for number in found if isinstance(number, int | float)]
                 if known:
                     means[name] = round(sum(known) / len(known), 4)
             shown.setdefault(column, {})[method] = means
@@ -180,7 +181,7 @@ def _seconds_of(log: Path) -> float:
     if not log.is_file():
         return 0.0
     clock = [line["time"]["unix"] for line in read_log(log)]
-    gaps = [after - before for before, after in zip(clock, clock[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(clock)]
     return float(sum(gap for gap in gaps if 0 < gap < _LONGEST_PAUSE))
 
 

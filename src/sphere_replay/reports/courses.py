@@ -40,7 +40,8 @@ def curve_of(results: Mapping[str, Any], name: str = "a run") -> Curve | None:
     """The curve of a run's results, or of what a collection keeps of them; errors say the name."""
     if kept := results.get("course"):
         points = kept["anytime"]
-        return Curve(*zip(*points, strict=True), tuple(kept["task_ends"])) if points else None
+        steps, values = zip(*points, strict=True) if points else ((), ())
+        return Curve(steps, values, tuple(kept["task_ends"])) if points else None
     record = record_in(results)
     ends = tuple(results.get("task_ends", ()))
     if record is not None and not isinstance(record, AccuracyRecord):

@@ -20,6 +20,10 @@ _SPECIAL = str.maketrans(
         "Σ": r"$\Sigma$",
     }
 )
+_COLUMNS = (
+    *("method", "column", "metric", "mean", "sd", "seeds", "gain", "ci_low", "ci_high"),
+    *("published_mean", "published_sd", "published_gain"),
+)
 
 
 def to_latex(table: Table, cells: Sequence[Cell]) -> str:
@@ -61,19 +65,15 @@ def to_csv(cells: Sequence[Cell]) -> str:
     """A line for every filled cell, numbers unrounded."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ["method", "column", "metric", "mean", "sd", "seeds", "gain", "ci_low", "ci_high"]
-        + ["published_mean", "published_sd", "published_gain"]
-    )
+    writer.writerow(_COLUMNS)
     for cell in cells:
         if not cell.seeds:
             continue
-        published = cell.published
-        writer.writerow(
-            [cell.method, cell.column, cell.metric, cell.mean, cell.sd, cell.seeds]
-            + [cell.paired_gain, *(cell.ci95 or (None, None))]
-            + [published and published.mean, published and published.sd, cell.published_gain]
-        )
+        low, high = cell.ci95 or (None, None)
+        published = (paper.mean, paper.sd) if (paper := cell.published) else (None, None)
+        numbers = (cell.mean, cell.sd, cell.seeds, cell.paired_gain, low, high)
+        places = (cell.method, cell.column, cell.metric)
+        writer.writerow([*places, *numbers, *published, cell.published_gain])
     return text.getvalue()
 
 

@@ -16,7 +16,7 @@ Moment = tuple[Mapping[str, Any], Mapping[str, Any]]
 Map = tuple[int, Sequence[int], Tensor]
 """Step, keys of the memories, and their places `[m, 2]`."""
 
-LONGEST_TEXT = 1200
+LONGEST_TEXT = 2000
 """Characters of a text that the page keeps."""
 
 
@@ -66,7 +66,7 @@ def _collect(items: Content, tree: Mapping[str, Any]) -> None:
     for place, key in enumerate(tree["keys"]):
         if images is not None:
             items["images"].setdefault(key, images[place])
-        if texts is not None:
+        if texts is not None and not tree["fleeting"]:
             items["texts"].setdefault(str(key), texts[place][:LONGEST_TEXT])
 
 
@@ -81,10 +81,11 @@ def _maps(moments: Sequence[Moment], first: Sequence[Map]) -> list[Map]:
     for head, tree in moments:
         step, keys, places = head["step"], tree["keys"], tree["places"].double()
         if first:
-            _, *known = min(first, key=lambda other: abs(other[0] - step))
-            places = turned(keys, places, *known)
+            _, known, there = min(first, key=lambda other: abs(other[0] - step))
+            places = turned(keys, places, known, there)
         elif maps:
-            places = turned(keys, places, *maps[-1][1:])
+            _, known, there = maps[-1]
+            places = turned(keys, places, known, there)
         maps.append((step, keys, places))
     return maps
 
@@ -112,6 +113,7 @@ def _moment(head: Mapping[str, Any], tree: Mapping[str, Any], places: Tensor) ->
         "shares": _table(tree["shares"]),
         "voted": tree["voted"].tolist() if "voted" in tree else None,
         "votes": _table(tree["votes"]) if "votes" in tree else None,
+        "texts": [text[:LONGEST_TEXT] for text in tree["texts"]] if tree["fleeting"] else None,
     }
 
 
@@ -129,7 +131,8 @@ def turned(
         return places
     here, there = (torch.tensor(part) for part in zip(*both, strict=True))
     left, _, right = torch.linalg.svd(places[here].T @ old_places[there])
-    return places @ (left @ right)
+    turn: Tensor = left @ right
+    return places @ turn
 
 
 def _rounded(values: Tensor, digits: int) -> list[float]:

@@ -97,9 +97,7 @@ def _table_of(name: str, runs: Sequence[FinishedRun]) -> Table:
         return _made_table(name, name, rows, runs)
 
 
-def _made_table(
-    name: str, preset: str, rows: Sequence[Row], runs: Sequence[FinishedRun]
-) -> Table:
+def _made_table(name: str, preset: str, rows: Sequence[Row], runs: Sequence[FinishedRun]) -> Table:
     measured = set().union(*(run.results["metrics"] for run in runs))
     measures = tuple(Measure(metric) for metric in METRICS if metric in measured)
     columns: dict[str, dict[str, Any]] = {run.column: {} for run in runs}
@@ -151,7 +149,9 @@ def _method_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Host and selection, and whatever else tells apart runs that share both."""
     names = []
     for config in configs:
-        alike = [c for c in configs if (c["host"], c["select"]) == (config["host"], config["select"])]
+        alike = [
+            c for c in configs if (c["host"], c["select"]) == (config["host"], config["select"])
+        ]
         varying = [
             setting
             for setting, value in config.items()
@@ -165,7 +165,7 @@ def _method_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _row(method: str, configs: Mapping[str, Mapping[str, Any]]) -> Row:
     config = configs[method]
-    name, comma, rest = method.partition(", ")
+    _, comma, rest = method.partition(", ")
     host = config["host"]
     candidates = (f"{host}{comma}{rest}", host)
     found = [each for each in candidates if each in configs and each != method]

@@ -44,6 +44,8 @@ class Shown:
     images: Tensor | None = None
     """uint8 `[m, c, h, w]`."""
     texts: Sequence[str] | None = None
+    fleeting: bool = False
+    """Whether the texts are of this moment alone: the same memory has others later."""
 
 
 class Recorder:
@@ -109,9 +111,7 @@ def read_recording(run: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     return [load_tree(folder, path.stem) for path in sorted(folder.glob("step-*.json"))]
 
 
-def described(
-    scores: Scores, weighting: Weighting, recipe: Sphere, shown: Shown
-) -> dict[str, Any]:
+def described(scores: Scores, weighting: Weighting, recipe: Sphere, shown: Shown) -> dict[str, Any]:
     """Everything about a rescoring of m memories that is worth a look, as a tree to save."""
     if scores.features is None:
         raise ValueError("a map of the memory needs features: score memories with them")
@@ -135,6 +135,7 @@ def described(
         "true": shown.true,
         "images": shown.images,
         "texts": None if shown.texts is None else list(shown.texts),
+        "fleeting": shown.fleeting,
         "backing": None,
         "agreement": allocation.agreement,
     }
@@ -154,11 +155,12 @@ def projected(features: Tensor) -> Tensor:
     rows = rows - rows.mean(0)
     if rows.shape[1] < 2:
         rows = torch.nn.functional.pad(rows, (0, 2 - rows.shape[1]))
-    values, directions = torch.linalg.eigh(rows.T @ rows)
+    _, directions = torch.linalg.eigh(rows.T @ rows)
     places = rows @ directions[:, -2:].flip(1)
     largest = places.abs().argmax(0)
     signs = torch.where(places[largest, torch.arange(2)] < 0, -1.0, 1.0)
-    return (places * signs).float()
+    settled: Tensor = places * signs
+    return settled.float()
 
 
 def nearest(geometry: Geometry, eps: float) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Look into recorded runs: the memory as a map, why each memory is replayed or not, moment by moment.
+"""Look into recorded runs: the memory as a map, and why each memory is replayed or not.
 
 Runs record themselves with `--record N`. Several on the same stream can be compared.
 

@@ -1,11 +1,11 @@
-"""Pictures of finished runs: accuracy over the stream, forgetting, and what replay was spent on.
+"""Pictures of finished runs: paired gains first, then accuracy, forgetting, and what was replayed.
 
 The last is the noisy lift where labels are wrong, and reward beside accuracy where programs are
-rewarded.
+rewarded. The best method is drawn thick, whichever it is.
 
 Examples:
   sphere sweep digits --seeds 5 --out runs && sphere plot digits --runs runs --out plots
-  sphere plot cifar10 --small --column 40% --runs runs
+  sphere plot cifar10 --small --column 40% --runs runs --format pdf
 """
 
 import argparse
@@ -25,12 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("plots"), metavar="DIR", help="pictures")
     parser.add_argument("--column", metavar="NAME", help="one column (default: the table's last)")
     parser.add_argument("--seeds", type=int, default=1000, help="at most this many seeds")
+    parser.add_argument(
+        "--format", choices=["png", "svg", "pdf"], default="png", help="of the files (default: png)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw what is finished."""
     from sphere_replay.reports.collection import read_finished
     from sphere_replay.reports.comparison import draw_comparison
+    from sphere_replay.reports.forest import draw_forest
+    from sphere_replay.reports.tables import fill
     from sphere_replay.runs.table_runs import EVALUATION_SEEDS, runs_of
 
     table = table_named(arguments.table, small=arguments.small)
@@ -44,6 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
             f"no finished runs of {arguments.table} in {arguments.runs}; make them with: "
             f"sphere sweep {arguments.table}{' --small' * arguments.small} --out {arguments.runs}"
         )
-    for path in draw_comparison(finished, arguments.out):
+    narrowed = table.narrowed(table.methods, [column])
+    cells = fill(narrowed, finished)
+    if any(cell.ci95 for cell in cells):
+        print(draw_forest(narrowed, cells, arguments.out / f"gains.{arguments.format}"))
+    subject = table.preset
+    for path in draw_comparison(finished, arguments.out, kind=arguments.format, subject=subject):
         print(path)
     return 0

@@ -208,18 +208,18 @@ function numbersOf(run, moment, i) {
 }
 
 function memoryTip(run, moment, i, thumbs) {
-  return [thumbs.of(moment.keys[i], true), numbersOf(run, moment, i)].filter(Boolean);
+  return [thumbs.of(moment, i, true), numbersOf(run, moment, i)].filter(Boolean);
 }
 
 function memoryPanel(run, moment, i, thumbs, choose) {
   const neighbours = moment.neighbours[i].map((other, n) => el("li", {}, el("button", { type: "button", click: () => choose(other) },
-    thumbs.of(moment.keys[other], true), el("span", {}, moment.label ? named(run, moment.label[other]) : run.names[moment.task[other]] ?? "", moment.true && moment.label[other] !== moment.true[other] ? ` ✗ (${named(run, moment.true[other])})` : "",
+    thumbs.of(moment, other, true), el("span", {}, moment.label ? named(run, moment.label[other]) : run.names[moment.task[other]] ?? "", moment.true && moment.label[other] !== moment.true[other] ? ` ✗ (${named(run, moment.true[other])})` : "",
       el("br"), el("span", { class: "soft" }, `increment ${signed(moment.increment[other], 2)}`)),
     meter(moment.shares[i][n], `${plain(100 * moment.shares[i][n], 0)}%`))));
   return [
     el("h2", {}, "A memory"),
     el("div", { class: "verdict" }, reason(run, moment, i)),
-    thumbs.of(moment.keys[i], false), numbersOf(run, moment, i),
+    thumbs.of(moment, i, false), numbersOf(run, moment, i),
     moment.votes && [el("h3", {}, "The neighbours' votes"), moment.voted[i].map((label, n) => moment.votes[i][n] > 0 && el("div", { class: "meter" }, meter(moment.votes[i][n], ""), `${named(run, label)}: ${plain(100 * moment.votes[i][n], 0)}%${label === moment.label[i] ? " (its own label)" : ""}`))],
     el("h3", {}, "Its nearest neighbours"), el("p", { class: "soft" }, "with their share in its neighbourhood"), el("ol", {}, neighbours),
   ].flat(3).filter(Boolean);
@@ -286,9 +286,9 @@ class Thumbnails {
       this.ready = this.sheet.decode().catch(() => {});
     }
   }
-  of(key, small) {
-    if (this.texts?.[key] !== undefined) {
-      const text = this.texts[key];
+  of(moment, i, small) {
+    const key = moment.keys[i], text = moment.texts?.[i] ?? this.texts?.[key];
+    if (text !== undefined) {
       return el(small ? "span" : "div", { class: "text" }, small && text.length > 160 ? `${text.slice(0, 160)}…` : text);
     }
     const position = this.atlas?.places[key];
