@@ -36,7 +36,9 @@ def main() -> None:
             one = ["run", "digits", "--host", "er-ace", "--select", select, "--noise", "0.4"]
             sphere(*one, "--record", 8, "--out", runs, "--quiet")
         sphere("sweep", "digits", "--seeds", 3, "--columns", "40%", "--out", swept, "--quiet")
-        sphere("plot", "digits", "--runs", swept, "--column", "40%", "--format", "svg", "--out", folder)
+        sphere(
+            "plot", "digits", "--runs", swept, "--column", "40%", "--format", "svg", "--out", folder
+        )
         shutil.copy(Path(folder) / "accuracy-over-stream.svg", IMAGES)
         sphere("table", "mnist", "--forest", IMAGES / "gains.svg", "--json")
         sphere("report", swept, "--out", Path(folder) / "report.html", "--title", "sphere-replay")

@@ -11,9 +11,9 @@ _FORMULA = re.compile(
 )
 
 
-def on_page_content(page: str, **_: Any) -> str:
+def on_page_content(content: str, **_: Any) -> str:
     """Every formula of a page."""
-    return _FORMULA.sub(_typeset, page)
+    return _FORMULA.sub(_typeset, content)
 
 
 def _typeset(found: re.Match[str]) -> str:

@@ -199,9 +199,9 @@ def test_hostile_data_are_text(tmp_path: Path, opened: Open) -> None:
     write_report([results, tmp_path / "runs"], tmp_path / "page.html", HOSTILE)
     page = opened(tmp_path / "page.html")
     assert page.locator("header strong").inner_text() == HOSTILE
-    glance = page.get_by_role("group", name="All paired gains by experiment")
+    glance = page.get_by_role("group", name="All paired gains")
     assert HOSTILE in str(glance.text_content())
-    page.get_by_label("Experiment").select_option(HOSTILE)
+    page.get_by_label("Experiment", exact=True).select_option(HOSTILE)
     assert "<img src=x onerror" in page.locator("main").inner_text()
     page.goto(f"{(tmp_path / 'page.html').as_uri()}#inspector")
     page.locator(".map circle[data-index]").first.click(force=True)

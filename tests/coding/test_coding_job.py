@@ -60,7 +60,7 @@ def test_a_recorded_run_is_the_same_run_and_shows_its_programs(
 ) -> None:
     expected, plain = sphere
     job = job_of(brief("sphere"))
-    job.record(tmp_path / FOLDER, 2)
+    job.record(tmp_path / FOLDER, 8)
     recorder = Recorder(job)
     job.run(0, recorder)
     assert recorder.states == plain.states

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -96,9 +97,9 @@ def test_the_best_is_thick_and_with_many_methods_has_the_only_band() -> None:
     assert [text.get_text().split("  ")[0] for text in bold] == ["ER 2"]
 
 
-def _ending(results: dict[str, Any], copy: int) -> dict[str, Any]:
+def _ending(results: Mapping[str, Any], copy: int) -> dict[str, Any]:
     """The same results, a little better at the end for the second copy."""
-    changed = deepcopy(results)
+    changed = deepcopy(dict(results))
     changed["accuracy"]["anytime"][-1][1] += 0.01 * copy
     return changed
 

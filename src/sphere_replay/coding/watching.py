@@ -47,7 +47,7 @@ class GroupWatch:
         scores = weighting.scores
         # Places of a group among the candidates; several processes hold only a part of them.
         whole = all(place in candidates.own for place in kept.tolist())
-        if scores is not None and scores.features is not None and whole and len(kept) > 1:
+        if scores is not None and scores.features is not None and whole:
             self._groups, self._numbers = candidates.own, candidates.problems
             self.recorder.take(kept, scores, weighting)
 

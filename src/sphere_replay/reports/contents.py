@@ -9,7 +9,7 @@ from typing import Any
 
 from sphere_replay.errors import UserError
 from sphere_replay.reports.collection import FinishedRun
-from sphere_replay.reports.courses import aligned, curve_of, matrix_of, mean_matrix
+from sphere_replay.reports.courses import Matrix, aligned, curve_of, matrix_of, mean_matrix
 from sphere_replay.reports.publishing import to_csv, to_latex
 from sphere_replay.reports.render import notes, to_markdown
 from sphere_replay.reports.sources import Comparison
@@ -52,7 +52,8 @@ def content_of(comparison: Comparison) -> Content:
         "passes": {name: vars(passes) for name, passes in mean_passes(runs).items()},
         "seconds": _seconds(comparison),
         "curves": _curves(runs),
-        "matrices": _matrices(runs),
+        "matrices": _matrices(runs, lambda run: matrix_of(run.results)),
+        "replayed_tasks": _matrices(runs, _replayed_tasks),
         "replay": _replay(runs),
         "settings": _settings(comparison),
         "commands": _commands(comparison),
@@ -139,10 +140,18 @@ def _curves(runs: Sequence[FinishedRun]) -> Content:
     return shown
 
 
-def _matrices(runs: Sequence[FinishedRun]) -> Content:
-    places = _by_place(runs, lambda run: matrix_of(run.results))
+def _replayed_tasks(run: FinishedRun) -> Matrix | None:
+    """Shares of the replay by task, while each task was learned; not every domain counts them."""
+    found: Matrix | None = (run.results.get("replay") or {}).get("share_of_tasks")
+    return found if found and any(share is not None for row in found for share in row) else None
+
+
+def _matrices(
+    runs: Sequence[FinishedRun], extract: Callable[[FinishedRun], Matrix | None]
+) -> Content:
+    """By column and method the mean matrix over seeds, in percent."""
     shown: Content = {}
-    for column, methods in places.items():
+    for column, methods in _by_place(runs, extract).items():
         for method, matrices in methods.items():
             if len({(len(m), len(m[0])) for m in matrices}) == 1:
                 rows = [
@@ -213,7 +222,7 @@ def _described(comparison: Comparison) -> dict[str, tuple[Mapping[str, Any], dic
         return {name: (saved, _notes_on(saved)) for name, saved in comparison.configs.items()}
     table = comparison.table
     methods = {run.method for run in comparison.runs}
-    found = {}
+    found: dict[str, tuple[Mapping[str, Any], dict[str, str]]] = {}
     for row in table.rows:
         if row.method not in methods:
             continue

@@ -158,8 +158,8 @@ function apart(labels, gap, low, high) {
   return sorted;
 }
 
-function matrix(name, rows, width) {
-  const size = Math.min(46, (width - 34) / rows[0].length), height = rows.length * size + 40;
+function matrix(name, rows, width, words) {
+  const size = Math.min(46, (width - 34) / rows[0].length), height = rows.length * size + 28;
   const picture = canvasOf(width, height);
   picture.append(svg("text", { class: "strong", x: 0, y: 13 }, name));
   rows.forEach((row, t) => {
@@ -169,10 +169,9 @@ function matrix(name, rows, width) {
       const cell = svg("g", {},
         svg("rect", { x: 30 + j * size, y: 24 + t * size, width: size - 2, height: size - 2, rx: 3, fill: ramp("viridis", value / 100) }),
         size > 26 && svg("text", { x: 30 + j * size + size / 2 - 1, y: 24 + t * size + size / 2 + 4, "text-anchor": "middle", class: value > 62 ? "on-light" : "on-dark" }, plain(value, 0)));
-      picture.append(explained(cell, `${name}: ${plain(value)}% on task ${j + 1} after task ${t + 1}`));
+      picture.append(explained(cell, `${name}: ${words(value, t, j)}`));
     });
   });
-  picture.append(svg("text", { class: "small", x: 30, y: height - 2 }, "columns: task tested, rows: after task"));
   return picture;
 }
 

@@ -29,7 +29,7 @@ function card(title, why, ...children) {
 }
 
 function choice(label, values, current, onChange) {
-  const select = el("select", { change: () => onChange(select.value) },
+  const select = el("select", { "aria-label": label, change: () => onChange(select.value) },
     values.map(([value, text]) => el("option", { value, selected: value === current }, text)));
   return el("label", {}, label, select);
 }
@@ -52,7 +52,7 @@ function figure(description, draw, caption) {
 }
 
 function canvasOf(width, height) {
-  return svg("svg", { viewBox: `0 0 ${width} ${height}`, height });
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, height, preserveAspectRatio: "xMinYMin" });
 }
 
 function linear([from, to], [start, end]) {

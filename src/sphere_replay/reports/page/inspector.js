@@ -212,10 +212,13 @@ function memoryTip(run, moment, i, thumbs) {
 }
 
 function memoryPanel(run, moment, i, thumbs, choose) {
-  const neighbours = moment.neighbours[i].map((other, n) => el("li", {}, el("button", { type: "button", click: () => choose(other) },
-    thumbs.of(moment, other, true), el("span", {}, moment.label ? named(run, moment.label[other]) : run.names[moment.task[other]] ?? "", moment.true && moment.label[other] !== moment.true[other] ? ` ✗ (${named(run, moment.true[other])})` : "",
-      el("br"), el("span", { class: "soft" }, `increment ${signed(moment.increment[other], 2)}`)),
-    meter(moment.shares[i][n], `${plain(100 * moment.shares[i][n], 0)}%`))));
+  const neighbours = moment.neighbours[i].map((other, n) => {
+    const wrong = moment.true && moment.label[other] !== moment.true[other] ? ` ✗ (${named(run, moment.true[other])})` : "";
+    const name = moment.label ? named(run, moment.label[other]) + wrong : named(run, moment.task[other]);
+    return el("li", {}, el("button", { type: "button", click: () => choose(other) },
+      el("span", { class: "who" }, thumbs.of(moment, other, true), el("span", {}, name, el("br"), el("span", { class: "soft" }, `increment ${number(moment.increment[other])}`))),
+      meter(moment.shares[i][n], `${plain(100 * moment.shares[i][n], 0)}%`)));
+  });
   return [
     el("h2", {}, "A memory"),
     el("div", { class: "verdict" }, reason(run, moment, i)),
@@ -230,32 +233,35 @@ function meter(share, text) {
     svg("rect", { width: 100, height: 8, fill: "var(--line)" }), svg("rect", { width: 100 * Math.min(1, share), height: 8, fill: "var(--accent)" })), text);
 }
 
-const HARDLY = 0.02;
+// Signed, with as many digits as small numbers need.
+const digitsOf = (value) => (Math.abs(value) < 0.095 ? 3 : 2);
+const number = (value) => signed(value, digitsOf(value));
+const amount = (value) => plain(Math.abs(value), digitsOf(value));
 
 // One sentence: why it is replayed as often as it is.
 function reason(run, moment, i) {
   const weight = moment.weight[i], rise = moment.increment[i], consensus = moment.consensus[i];
   const times = `${plain(weight, 2)} × its fair share`;
-  const own = rise > 0 ? `its own loss would rise by ${plain(rise, 2)}` : `its own loss would fall by ${plain(-rise, 2)}`;
+  const own = rise > 0 ? `its own loss would rise by ${amount(rise)}` : `its own loss would fall by ${amount(rise)}`;
   const wrong = moment.true && moment.label[i] !== moment.true[i] ? ` Its label is in fact wrong: it is ${named(run, moment.true[i])}.` : "";
-  if (run.select === "uniform") return `Replayed like all others, because uniform replay asks nobody; ${own}, and its neighbourhood says ${signed(consensus, 2)}.${wrong}`;
+  if (run.select === "uniform") return `Replayed like all others, because uniform replay asks nobody; ${own}, and its neighbourhood says ${number(consensus)}.${wrong}`;
   if (run.select.startsWith("mir") || run.select === "loss") {
     const by = run.select === "loss" ? `its loss is ${plain(moment.loss[i], 2)}` : own;
-    return `Replayed ${times}, because ${by}; nobody else is asked (the neighbourhood says ${signed(consensus, 2)}).${wrong}`;
+    return `Replayed ${times}, because ${by}; nobody else is asked (the neighbourhood says ${number(consensus)}).${wrong}`;
   }
   const backing = moment.backing?.[i], counts = moment.agreement > 0 && backing !== undefined;
-  const said = `consensus ${signed(consensus, 2)}`;
-  if (weight >= 0.9 && weight <= 1.1) return `Replayed about as often as by chance (${times}): ${own}, its neighbourhood says ${signed(consensus, 2)}, and neither stands out.${wrong}`;
+  const said = `consensus ${number(consensus)}`, hardly = 0.1 * Math.max(...moment.consensus.map(Math.abs));
+  if (weight >= 0.9 && weight <= 1.1) return `Replayed about as often as by chance (${times}): ${own}, its neighbourhood says ${number(consensus)}, and neither stands out.${wrong}`;
   const because = [];
   if (weight > 1.1) {
-    if (consensus > HARDLY) because.push(`the losses of its neighbourhood would rise (${said})${rise > 0 ? ", its own with them" : ", though its own would fall"}`);
+    if (consensus > hardly) because.push(`the losses of its neighbourhood would rise (${said})${rise > 0 ? ", its own with them" : ", though its own would fall"}`);
     if (counts && backing > 0.7) because.push(`${because.length ? "" : `not for its losses (${said}), but `}its neighbours share its label, and labels that nobody backs leave it their share`);
     if (!because.length) because.push(`others are replayed less (${said})`);
     return `Replayed more often (${times}): ${because.join("; and ")}.${wrong}`;
   }
   if (counts && backing < 0.7) because.push(`most of its neighbours carry another label (backing ${plain(backing, 2)})`);
-  if (rise > HARDLY && consensus <= HARDLY) because.push(`${own}, but its neighbours' would not (${said}), and a rise that stands alone may be a wrong label`);
-  else if (!because.length) because.push(consensus > HARDLY ? `its neighbourhood would rise by less than others (${said})` : `its neighbourhood needs no rehearsal (${said})`);
+  if (rise > hardly && consensus <= hardly) because.push(`${own}, but its neighbours' would not (${said}), and a rise that stands alone may be a wrong label`);
+  else if (!because.length) because.push(consensus > hardly ? `its neighbourhood would rise by less than others (${said})` : `its neighbourhood needs no rehearsal (${said})`);
   return `Replayed less often (${times}): ${because.join("; and ")}.${wrong}`;
 }
 

@@ -29,7 +29,7 @@ function glance(experiments, open) {
   const count = (kind) => cells.filter((cell) => verdict(cell) === kind).length;
   const tile = (number, words, kind) => el("div", { class: "tile" }, el("b", { class: kind }, number), el("span", {}, words));
   const runs = experiments.reduce((sum, each) => sum + each.runs, 0);
-  const picture = figure("All paired gains by experiment", (width) => strips(entries, width, open),
+  const picture = figure("All paired gains", (width) => strips(entries, width, open),
     "Each mark is a paired gain in points of the experiment's first measure: ● interval above zero, ◆ below, ○ not distinguishable. Choose a name to open the experiment.");
   return el("div", {},
     el("h1", {}, experiments.length > 1 ? "Results" : experiments[0].title),
@@ -128,9 +128,13 @@ function curvesCard(experiment, state, draw) {
 function matricesCard(experiment, state) {
   const found = experiment.matrices[state.column];
   if (!found) return null;
-  return card("Accuracy on each task after each task", "A row that pales to the left is forgetting.",
-    el("div", { class: "maps" }, experiment.methods.filter((method) => found[method.name]).map((method) =>
-      figure(`Accuracies of ${method.name}`, (width) => matrix(method.name, found[method.name], Math.min(width, 420))))));
+  return card(`Accuracy on each task after each task${experiment.columns.length > 1 ? `, ${state.column}` : ""}`, "In percent. Columns: the task tested; rows: after which task. A column that darkens downwards is forgotten.",
+    heatMaps(experiment, found, (value, t, j) => `${plain(value)}% on task ${j + 1} after task ${t + 1}`));
+}
+
+function heatMaps(experiment, found, words) {
+  return el("div", { class: "heat" }, experiment.methods.filter((method) => found[method.name]).map((method) =>
+    figure(method.name, (width) => matrix(method.name, found[method.name], Math.min(width, 330), words))));
 }
 
 function rowsOf(experiment, state, valueOf) {
@@ -170,13 +174,14 @@ function costCard(experiment, state, draw) {
 }
 
 function replayCard(experiment, state) {
-  const found = experiment.replay[state.column];
+  const found = experiment.replay[state.column], tasks = experiment.replayed_tasks[state.column];
   if (!found) return null;
   const pictures = Object.entries(NUMBERS_OF_REPLAY).map(([name, [title, reference, digits]]) => {
     const rows = rowsOf(experiment, state, (method) => ({ value: found[method]?.[name] }));
     if (!rows.length || rows.every((row) => row.value === reference)) return null;
     return el("div", {}, el("h3", {}, title), figure(title, (width) => bars(rows, { reference, digits }, width), name === LIFT ? "At 1, wrong labels are replayed as often as by chance; bars to the left avoid them." : null));
   }).filter(Boolean);
+  if (tasks) pictures.push(el("div", {}, el("h3", {}, "Tasks that were replayed (columns) while each task was learned (rows), in percent"), heatMaps(experiment, tasks, (value, t, j) => `${plain(value)}% of the replay in task ${t + 1} came from task ${j + 1}`)));
   return pictures.length ? card(`What was replayed${experiment.columns.length > 1 ? `, ${state.column}` : ""}`, "Means over seeds. Record a run (--record 12) to see which classes and tasks, moment by moment, in the inspector.", el("div", { class: "pair" }, pictures)) : null;
 }
 
