@@ -41,7 +41,7 @@ def main() -> None:
         )
         shutil.copy(Path(folder) / "accuracy-over-stream.svg", IMAGES)
         sphere("table", "mnist", "--forest", IMAGES / "gains.svg", "--json")
-        sphere("report", swept, "--out", Path(folder) / "report.html", "--title", "sphere-replay")
+        sphere("report", "results", "--out", Path(folder) / "report.html")
         sphere("inspect", runs, "--out", Path(folder) / "inspect.html", "--no-open")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(

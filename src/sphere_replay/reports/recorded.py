@@ -1,6 +1,7 @@
 """Recorded runs as plain data for the inspector: maps that do not jump, and pictures kept once."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,29 @@ def has_recording(run: Path) -> bool:
     return any((run / FOLDER).glob("step-*.json"))
 
 
-def inspected(runs: Sequence[tuple[str, Path]], *, thin: int = 1) -> Content:
-    """Every recorded run, by the name it is shown under, and what they remember of their streams.
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded run as it is called."""
+
+    name: str
+    """That no other has."""
+    method: str
+    folder: Path
+
+
+def inspected(runs: Sequence[Recorded], *, thin: int = 1) -> Content:
+    """Every recorded run, and what they remember of their streams.
 
     Runs with equal streams share their pictures or texts, and can be compared. `thin` keeps every
     so-manieth moment.
     """
     streams: dict[str, Content] = {}
     shown = []
-    for name, run in runs:
-        folder = RunFolder(run)
-        moments = read_recording(run)
+    for run in runs:
+        folder = RunFolder(run.folder)
+        moments = read_recording(run.folder)
         moments = moments[::-1][::thin][::-1]  # the last one stays
-        digest = folder.manifest["data"].get("stream", str(run))
+        digest = folder.manifest["data"].get("stream", str(run.folder))
         items = streams.setdefault(digest, {"number": len(streams), "images": {}, "texts": {}})
         for _, tree in moments:
             _collect(items, tree)
@@ -45,11 +56,11 @@ def inspected(runs: Sequence[tuple[str, Path]], *, thin: int = 1) -> Content:
         items.setdefault("maps", maps)
         shown.append(
             {
-                "name": name,
+                "name": run.name,
+                "method": run.method,
                 "host": config["host"],
                 "select": config["select"],
                 "seed": config["seed"],
-                "folder": run.name,
                 "stream": items["number"],
                 "names": moments[0][1]["names"],
                 "moments": [

@@ -6,7 +6,7 @@ from pathlib import Path
 from sphere_replay.errors import UsageError
 from sphere_replay.reports.contents import content_of
 from sphere_replay.reports.page import LARGEST, to_html
-from sphere_replay.reports.recorded import has_recording, inspected
+from sphere_replay.reports.recorded import Recorded, has_recording, inspected
 from sphere_replay.reports.sources import Comparison, read_sources
 from sphere_replay.storage.files import write_atomically
 
@@ -29,15 +29,15 @@ def write_inspector(sources: Sequence[Path], out: Path, title: str) -> int:
     return _write(out, title, [], recorded)
 
 
-def _recorded(comparisons: Sequence[Comparison]) -> list[tuple[str, Path]]:
-    """The recorded runs, each by a name that no other has."""
+def _recorded(comparisons: Sequence[Comparison]) -> list[Recorded]:
+    """The recorded runs among all."""
     found = []
     for comparison in comparisons:
         for run, folder in zip(comparison.runs, comparison.folders, strict=False):
             if has_recording(folder):
                 column = "" if run.column == "all runs" else f", {run.column}"
                 name = f"{comparison.table.name}: {run.method}{column}, {_pair(run.pair)}"
-                found.append((name, folder))
+                found.append(Recorded(name, run.method, folder))
     return found
 
 
@@ -46,7 +46,7 @@ def _pair(pair: int | str) -> str:
 
 
 def _write(
-    out: Path, title: str, comparisons: Sequence[Comparison], recorded: list[tuple[str, Path]]
+    out: Path, title: str, comparisons: Sequence[Comparison], recorded: list[Recorded]
 ) -> int:
     contents = [content_of(comparison) for comparison in comparisons]
     thin = 1

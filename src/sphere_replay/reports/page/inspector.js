@@ -72,7 +72,7 @@ function inspectorView(data) {
     const scale = colouring(which.map((each) => momentOf(each)), state.quantity, run("a").names);
     maps.fill(which.map((each) => {
       const moment = momentOf(each), chosen = state.chosen ? moment.keys.indexOf(state.chosen.key) : -1;
-      return card(run(each).name, sentenceOf(run(each), moment),
+      return card(run(each).method, sentenceOf(run(each), moment),
         figure(`Map of the memory of ${run(each).name}`, (width) => mapOf(run(each), moment, {
           width, scale, wrong: state.wrong, chosen, thumbs: thumbs[run(each).stream], pick: (index) => choose(each, index) })));
     }));
@@ -277,7 +277,7 @@ function replayedCard(run, moment) {
     const task = moment.label ? moment.task[of.indexOf(label)] : null;
     return { label: task === null ? named(run, label) : `${named(run, label)} (task ${task + 1})`, value: group.replayed / group.stored, colour: styleOf(0).colour };
   });
-  return card("What is replayed now", `By ${moment.label ? "label" : "task"}, as a multiple of its fair share. ${run.name}.`,
+  return card("What is replayed now", `By ${moment.label ? "label" : "task"}, as a multiple of its fair share. ${run.method}.`,
     figure("Replay by label", (width) => bars(rows, { reference: 1, digits: 2 }, width)));
 }
 
