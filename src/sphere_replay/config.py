@@ -24,13 +24,32 @@ _KINDS: dict[str, tuple[Any, bool]] = {
 }
 """What the fields' annotations mean, and whether None is a value."""
 
+Pair = int | str
+"""What pairs the runs of two methods: a seed, or text where it is more ("order 1, seed 3")."""
 
-class FlatConfig:
+
+class RunConfig:
     """Base of the configurations: plain fields, checked in `__post_init__` of each domain."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     DOMAIN: ClassVar[str]
-    """For messages."""
+    """Name of its domain."""
+    seed: int
+    """Fixes everything random."""
+    host: str
+    """The learner."""
+    select: str
+    """How memories are chosen."""
+
+    @property
+    def run_name(self) -> str:
+        """Readable stem of the run's folder."""
+        raise NotImplementedError
+
+    @property
+    def pair(self) -> Pair:
+        """What two runs must share to be compared as a pair."""
+        raise NotImplementedError
 
     def check_fields(self) -> None:
         """Refuse wrong types and infinities; spell 1 and 1.0 alike, for they are one value."""

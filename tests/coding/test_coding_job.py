@@ -10,7 +10,7 @@ import torch
 
 from coding.brief import brief, home, job_of
 from sphere_replay.coding.config import CodingConfig
-from sphere_replay.coding.job import CodingJob, run_coding_job
+from sphere_replay.coding.job import CodingJob, make_job
 from sphere_replay.coding.presets import resolve
 from sphere_replay.errors import DivergenceError, Interrupted, UsageError
 from sphere_replay.runs.checkpoint import load_latest
@@ -169,7 +169,7 @@ def test_a_run_that_diverges_says_so() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_named_before_anything_is_loaded() -> None:
     with pytest.raises(UsageError, match="no GPU here: choose --device cpu"):
-        run_coding_job(resolve("coding-qwen"), None, Path("nowhere"))
+        make_job(resolve("coding-qwen"), None, Path("nowhere"))
 
 
 def test_run_and_resume_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from instruct.small import brief, corpus, llama, save, t5
 from sphere_replay.errors import DivergenceError
 from sphere_replay.instruct import job as job_module
 from sphere_replay.instruct.config import InstructConfig
-from sphere_replay.instruct.job import InstructJob, run_instruct_job
+from sphere_replay.instruct.job import InstructJob, make_job
 from sphere_replay.instruct.presets import resolve
 from sphere_replay.language.models import BaseModel
 from sphere_replay.runs.job import SteppedJob
@@ -153,7 +153,10 @@ def test_a_recorded_run_is_the_same_run_and_shows_its_texts(
     for _, tree in moments:
         assert len(tree["texts"]) == len(tree["weights"])
         assert all("Answer:" in text and "→ " in text for text in tree["texts"])
-        assert tree["names"] == ["topic", "review", "order"]
+        for text, label in zip(tree["texts"], tree["labels"].tolist(), strict=True):
+            task, _, answer = tree["names"][label].partition(": ")
+            assert task in ("topic", "review", "order")
+            assert text.lower().endswith(f"→ {answer}")
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step() -> None:
@@ -165,7 +168,7 @@ def test_a_folder_is_as_good_a_model_as_any(tmp_path: Path) -> None:
     """The path of t5-large: adapters of rank 8 on a T5 that transformers has written."""
     folder = save(t5(), tmp_path / "t5")
     config = brief("sphere", model=str(folder), rank=8, order="topic", cap=20)
-    job = run_instruct_job(config, None, tmp_path)
+    job = make_job(config, None, tmp_path)
     for step in range(len(job)):
         job.advance(step)
     parameters = job.state_dict()["learner"]["parameters"]
@@ -186,7 +189,7 @@ def test_a_tiny_model_learns_and_replay_saves_what_sequence_forgets(tmp_path: Pa
             tests_per_task=60,
             warm_up=300,
         )
-        job = run_instruct_job(config, None, tmp_path)
+        job = make_job(config, None, tmp_path)
         for step in range(len(job)):
             job.advance(step)
         values = job.results()["accuracy"]["values"]

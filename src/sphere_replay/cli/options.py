@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sphere_replay.errors import UsageError
 
 if TYPE_CHECKING:
-    from sphere_replay.runs.domains import RunConfig
-    from sphere_replay.runs.table import Table
+    from sphere_replay.config import RunConfig
 
 _OWN_PLACES = ("preset", "dataset", "host", "select", "seed")
 """Settings of every domain that are not for `--set`."""
@@ -60,13 +59,6 @@ def add_small_option(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the table at the scale of its -small preset, which a CPU can run",
     )
-
-
-def table_named(name: str, *, small: bool) -> "Table":
-    """A table, or its small form."""
-    from sphere_replay.runs import domains
-
-    return domains.table_named(name, small=small)
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:

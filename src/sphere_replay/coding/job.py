@@ -184,8 +184,7 @@ class CodingJob:
         self._loaded = state
 
     def _train(self, first: int, after_step: AfterStep, folder: str) -> None:
-        from sphere_replay.coding.loop import Steps
-        from sphere_replay.coding.trainer import build_trainer
+        from sphere_replay.coding.trainer import Steps, build_trainer
 
         steps = Steps(
             begin=self._begin,
@@ -286,17 +285,10 @@ class CodingJob:
         return self._loaded["replay"]
 
 
-def run_coding_job(
+def make_job(
     config: CodingConfig, data: Path | None, out: Path, progress: bool = False
 ) -> CodingJob:
-    """The job of a configuration: problems read, policy built or found, sandbox started.
-
-    Args:
-        config: The run.
-        data: A prepared file, or its folder; default `$SPHERE_DATA`.
-        out: Folder of the runs, which share models and verdicts.
-        progress: Whether libraries may show their own progress bars.
-    """
+    """The job of a configuration: problems read, policy built or found, sandbox started."""
     check_device(config.device)
     for module in ("transformers", "trl", "datasets", *(("peft",) if config.rank else ())):
         require(module, "coding")

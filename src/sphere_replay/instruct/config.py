@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.allocation.scales import FLOORS
-from sphere_replay.config import FlatConfig, described, one_of
+from sphere_replay.config import RunConfig, described, one_of
 from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.instruct.stream import EvaluateOn
 from sphere_replay.instruct.tasks import ORDERS
@@ -21,7 +21,7 @@ BETA1, EPSILON = 0.9, 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstructConfig(LanguageReplaySettings, FlatConfig):
+class InstructConfig(LanguageReplaySettings, RunConfig):
     """A resolved run: nothing is decided anywhere else. Replay has its settings from the base."""
 
     DOMAIN: ClassVar[str] = "instruct"
@@ -33,6 +33,8 @@ class InstructConfig(LanguageReplaySettings, FlatConfig):
     order: str
     """Number of one of the corpus' orders, or the names of tasks separated by commas."""
     seed: int
+    noise: float = 0.0
+    """Share of each task's training answers that are replaced by another of its labels."""
     cap: int = 1000
     """Training examples per task, at most."""
     tests_per_task: int = 1000
@@ -84,7 +86,7 @@ class InstructConfig(LanguageReplaySettings, FlatConfig):
             "threads",
         )
         self.check_least(seed=0, rank=0, weight_decay=0, warm_up=0)
-        for name in ("beta2", "lora_dropout"):
+        for name in ("beta2", "lora_dropout", "noise"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         self._check_order()

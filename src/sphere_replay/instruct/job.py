@@ -20,6 +20,7 @@ from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.evaluation import accuracy
 from sphere_replay.instruct.learner import Learner, Update
 from sphere_replay.instruct.tasks import Corpus
+from sphere_replay.instruct.words import normalize
 from sphere_replay.language.models import BaseModel
 from sphere_replay.language.rows import IGNORED, Row
 from sphere_replay.runs.job import ReplayTally, diverged, ends_of_tasks, ratio
@@ -153,21 +154,34 @@ class InstructJob:
         )
 
     def _shown(self, slots: Tensor) -> Shown:
-        """What a recording keeps of the memories in some slots: their texts."""
+        """What a recording keeps of the memories in some slots: texts, and answers as labels."""
         memory = self._learner.replay.memory
+        rows, tasks = memory.rows(slots), memory.tasks[slots]
+        names = [
+            f"{part.task.name}: {normalize(label)}"
+            for part in self.stream.tasks
+            for label in part.task.labels
+        ]
+        answers = [
+            f"{self.stream.tasks[task].task.name}: {normalize(self._answer(row))}"
+            for task, row in zip(tasks.tolist(), rows, strict=True)
+        ]
         return Shown(
             keys=memory.slots.versions[slots].tolist(),
-            tasks=memory.tasks[slots],
-            names=[part.task.name for part in self.stream.tasks],
-            texts=[self._text(row) for row in memory.rows(slots)],
+            tasks=tasks,
+            names=names,
+            labels=torch.tensor([names.index(answer) for answer in answers]),
+            texts=[f"{self._prompt(row)}\n→ {self._answer(row)}" for row in rows],
         )
 
-    def _text(self, row: Row) -> str:
-        answer = self._encoder.text(row["labels"][row["labels"] != IGNORED])
-        prompt = row["input_ids"]
+    def _answer(self, row: Row) -> str:
+        return self._encoder.text(row["labels"][row["labels"] != IGNORED]).strip()
+
+    def _prompt(self, row: Row) -> str:
+        ids = row["input_ids"]
         if not self._encoder.is_encoder_decoder:  # the answer stands behind the prompt
-            prompt = prompt[row["labels"] == IGNORED]
-        return f"{self._encoder.text(prompt)}\n→ {answer.strip()}"
+            ids = ids[row["labels"] == IGNORED]
+        return self._encoder.text(ids)
 
     def _mean_accuracy(self) -> float:
         return sum(self._accuracy[-1]) / len(self._accuracy[-1])
@@ -196,17 +210,10 @@ class InstructJob:
         }
 
 
-def run_instruct_job(
+def make_job(
     config: InstructConfig, data: Path | None, out: Path, progress: bool = False
 ) -> InstructJob:
-    """The job of a configuration: its corpus read, its model built or found under `out/models`.
-
-    Args:
-        config: The run.
-        data: Folder of `corpus=classification`; default `$SPHERE_DATA`.
-        out: Folder of the runs, which share the models made on this machine.
-        progress: Whether libraries may show their own progress bars.
-    """
+    """The job of a configuration: its corpus read, its model built or found under `out/models`."""
     if not progress:
         require("transformers.utils.logging", "instruct").disable_progress_bar()
     corpus = build_corpus(config, data)

@@ -134,6 +134,14 @@ INSTRUCT_TABLES = (
         _RETENTION,
         {},
     ),
+    _instruct(
+        "instruct-noisy",
+        "Instruction tuning on 8 generated tasks, some answers wrong, K = 64",
+        (_ER, _MIR_PROP, _SPHERE, Row("SPHERE, calibrated", "er", "sphere-calibrated", "ER")),
+        {f"{100 * rate:g}%": {"noise": rate} for rate in (0.2, 0.4)},
+        _RETENTION[:2],
+        {},
+    ),
     replace(
         _instruct(
             "instruct-smollm2",

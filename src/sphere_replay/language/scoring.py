@@ -55,4 +55,6 @@ def score_rows(
         return ranks.spread(values[: len(mine)], places, len(slots))
 
     assert own.features is not None  # features_and_losses gives both
-    return Scores(whole(own.increments), whole(own.losses), whole(own.features))
+    return Scores(
+        whole(own.increments), whole(own.losses), whole(own.features), memory.answers(slots)
+    )

@@ -13,12 +13,7 @@ from sphere_replay.storage.trees import State
 
 
 class Weigher:
-    """Weighs candidates by a selection, and hands its running scale on.
-
-    Args:
-        selection: How candidates are weighed.
-        generator: Source of a selection's own random choices.
-    """
+    """Weighs candidates by a selection, and hands its running scale on."""
 
     def __init__(self, selection: Selection, generator: torch.Generator) -> None:
         self.selection = selection

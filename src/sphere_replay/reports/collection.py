@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.config import Pair
 from sphere_replay.errors import DataError, UserError
 from sphere_replay.reports.courses import shortened
-from sphere_replay.runs.domains import Pair
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.table_runs import TableRun
 from sphere_replay.storage.files import write_atomically

@@ -9,10 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from sphere_replay.config import Pair
 from sphere_replay.errors import UsageError
 from sphere_replay.reports.collection import FinishedRun
 from sphere_replay.reports.statistics import mean
-from sphere_replay.runs.domains import Pair
 from sphere_replay.storage.files import write_atomically
 
 if TYPE_CHECKING:

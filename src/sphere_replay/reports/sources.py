@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.config import Pair
 from sphere_replay.errors import ConfigError, DataError, UsageError
 from sphere_replay.reports.collection import FinishedRun, from_entries, load_collection
 from sphere_replay.runs import domains
-from sphere_replay.runs.domains import Pair
 from sphere_replay.runs.folder import RunFolder
 from sphere_replay.runs.metrics import METRICS
 from sphere_replay.runs.table import SMALL, Measure, Row, Table

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.config import RunConfig
 from sphere_replay.errors import UsageError
-from sphere_replay.extras import needing
-from sphere_replay.runs.domains import RunConfig, domain
+from sphere_replay.runs.domains import domain
 from sphere_replay.runs.folder import RunFolder, identity
 from sphere_replay.runs.job import LoopingJob, RecordedJob, SteppedJob
 from sphere_replay.runs.metrics import measure
@@ -33,13 +33,12 @@ def run_config(
 
     So many rescorings as `record` says are kept in its folder, see `runs.recording`.
     """
-    chosen, folder = domain(config.DOMAIN), run_folder(config, out)
+    folder = run_folder(config, out)
 
     def make_job() -> SteppedJob | LoopingJob:
-        with needing(chosen.extra):
-            job = chosen.make_job(config, data, out, progress)
+        job = domain(config.DOMAIN).make_job(config, data, out, progress)
         if record and not isinstance(job, RecordedJob):
-            raise UsageError(f"runs of {chosen.name} are not recorded: leave out --record")
+            raise UsageError(f"runs of {config.DOMAIN} are not recorded: leave out --record")
         if record and isinstance(job, RecordedJob):
             job.record(folder.path / FOLDER, record)
         return job

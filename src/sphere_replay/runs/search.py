@@ -3,15 +3,15 @@
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sphere_replay.errors import UsageError
-from sphere_replay.runs.domains import RunConfig
+from sphere_replay.config import RunConfig
 from sphere_replay.runs.launch import run_folder
-from sphere_replay.runs.sweep import Outcome, sweep
+from sphere_replay.runs.runner import Report
+from sphere_replay.runs.sweep import sweep
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def search(
     *,
     data: Path | None = None,
     workers: int = 1,
-    report: Callable[[int, int, str], None] | None = None,
+    report: Report | None = None,
 ) -> list[GridPoint]:
     """Every point of the grid, best first."""
     seeds = list(seeds)
@@ -45,17 +45,7 @@ def search(
     controls = [replace(base, alpha=0.0, seed=seed) for seed in seeds]
     treated = [[replace(base, **point, seed=seed) for seed in seeds] for point in points]
     configs = [*controls, *itertools.chain.from_iterable(treated)]
-    done = 0
-
-    def count(outcome: Outcome) -> None:
-        nonlocal done
-        done += 1
-        if outcome.status == "failed":
-            raise UsageError(f"a run of the search failed: {outcome.reason}")
-        if report is not None:
-            report(done, len(configs), "")
-
-    sweep(configs, out, data=data, workers=workers, report=count)
+    sweep(configs, out, data=data, workers=workers, report=report, strict=True)
     reached = [_accuracy(config, out) for config in controls]
     ranking = []
     for point, runs in zip(points, treated, strict=True):

@@ -4,15 +4,16 @@ import multiprocessing
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sphere_replay.errors import Interrupted
-from sphere_replay.runs.domains import RunConfig
+from sphere_replay.config import RunConfig
+from sphere_replay.errors import Interrupted, UsageError
 from sphere_replay.runs.launch import run_config, run_folder
+from sphere_replay.runs.runner import Report
 
 ERROR_FILE = "error.txt"
 
@@ -33,10 +34,11 @@ def sweep(
     *,
     data: Path | None = None,
     workers: int = 1,
-    report: Callable[[Outcome], None] | None = None,
+    report: Report | None = None,
+    strict: bool = False,
     record: int = 0,
 ) -> list[Outcome]:
-    """Run every configuration; one that fails stops nobody else.
+    """Run every configuration; one that fails stops nobody else, unless it is `strict`.
 
     So many rescorings as `record` says are kept of each, see `runs.recording`.
 
@@ -47,9 +49,12 @@ def sweep(
     outcomes: list[Outcome] = []
 
     def done(outcome: Outcome) -> None:
+        if strict and outcome.status == "failed":
+            raise UsageError(f"a run failed: {outcome.reason}")
         outcomes.append(outcome)
         if report is not None:
-            report(outcome)
+            failed = sum(outcome.status == "failed" for outcome in outcomes)
+            report(len(outcomes), len(configs), f"{failed} failed" if failed else "")
 
     waiting = []
     for config in configs:

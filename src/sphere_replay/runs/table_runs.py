@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sphere_replay.runs.domains import RunConfig, resolve
+from sphere_replay.config import RunConfig
+from sphere_replay.runs.domains import resolve
 from sphere_replay.runs.table import Table
 
 EVALUATION_SEEDS = range(1000)

@@ -7,7 +7,7 @@ import torch
 from sphere_replay.hosts import HOSTS, Host, HostParts
 from sphere_replay.memory import ADMISSIONS, Memory
 from sphere_replay.randomness import generator_for, globally_seeded
-from sphere_replay.vision.config import Geometry, VisionConfig
+from sphere_replay.vision.config import ComparedBy, VisionConfig
 from sphere_replay.vision.models import Classifier, FeatureMLP, build_model
 from sphere_replay.vision.specs import dataset_spec
 
@@ -38,7 +38,7 @@ def build_host(config: VisionConfig, shape: tuple[int, int, int] | None = None) 
         virtual_lr=config.virtual_lr,
         options=config.options,
         tasks=config.num_tasks,
-        geometry=views.prepare if config.geometry == Geometry.ENCODER else None,
+        geometry=views.prepare if config.geometry == ComparedBy.ENCODER else None,
     )
     return HOSTS[config.host](parts)
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.allocation.scales import FLOORS
-from sphere_replay.config import FlatConfig, described, one_of
+from sphere_replay.config import RunConfig, described, one_of
 from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS
 from sphere_replay.hosts.host import Views
@@ -36,7 +36,7 @@ OF_ENCODERS = ("encoder", "hidden", "geometry")
 """Settings that mean nothing without an encoder, and then are no part of a run's identity."""
 
 
-class Geometry(StrEnum):
+class ComparedBy(StrEnum):
     """Whose features an allocation compares memories by."""
 
     NETWORK = "network"
@@ -44,7 +44,7 @@ class Geometry(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionConfig(ScheduledSettings, FlatConfig):
+class VisionConfig(ScheduledSettings, RunConfig):
     """A resolved run: nothing is decided anywhere else. Replay has its settings from the base."""
 
     DOMAIN: ClassVar[str] = "vision"
@@ -109,7 +109,7 @@ class VisionConfig(ScheduledSettings, FlatConfig):
         one_of("initialization", self.initialization, [start.value for start in Initialization])
         one_of("admission", self.admission, ADMISSIONS)
         one_of("device", self.device, DEVICES)
-        one_of("geometry", self.geometry, [geometry.value for geometry in Geometry])
+        one_of("geometry", self.geometry, [geometry.value for geometry in ComparedBy])
         self._check_encoder()
         if not 0 <= self.noise < 1:
             raise ConfigError(f"noise must lie in [0, 1), got {self.noise}; 0.4 corrupts 40%")

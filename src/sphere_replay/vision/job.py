@@ -15,9 +15,11 @@ from sphere_replay.runs.job import ReplayTally, check_device, diverged, ratio
 from sphere_replay.runs.recording import Recorder, Shown, moments_of
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
-from sphere_replay.vision.datasets import ImageData
+from sphere_replay.vision.datasets import ImageData, load_images
+from sphere_replay.vision.encoders import load_encoder
+from sphere_replay.vision.encoding import encode_images
 from sphere_replay.vision.evaluation import evaluate
-from sphere_replay.vision.stream import build_stream
+from sphere_replay.vision.stream import build_stream, keep_stream
 
 LOG_EVERY = 50
 TAIL = 10
@@ -261,6 +263,18 @@ class VisionJob:
             "notes": dict(self._host.notes),
             **asdict(self._host.costs),
         }
+
+
+def make_job(
+    config: VisionConfig, data: Path | None, out: Path, progress: bool = False
+) -> VisionJob:
+    """The job of a configuration; its stream is kept under `out/streams`."""
+    images = load_images(config.dataset, data, progress=progress)
+    if config.encoder:
+        images = encode_images(images, load_encoder(config.encoder), progress=progress)
+    job = VisionJob(config, images)
+    keep_stream(job.stream, out)
+    return job
 
 
 def _tail_steps(turns: Sequence[Turn]) -> frozenset[int]:

@@ -11,7 +11,7 @@ Examples:
 import argparse
 from pathlib import Path
 
-from sphere_replay.cli.options import add_small_option, table_named
+from sphere_replay.cli.options import add_small_option
 from sphere_replay.errors import UsageError, unknown
 
 
@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.reports.comparison import draw_comparison
     from sphere_replay.reports.forest import draw_forest
     from sphere_replay.reports.tables import fill
+    from sphere_replay.runs.domains import table_named
     from sphere_replay.runs.table_runs import EVALUATION_SEEDS, runs_of
 
     table = table_named(arguments.table, small=arguments.small)

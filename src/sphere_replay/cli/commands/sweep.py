@@ -19,7 +19,6 @@ from sphere_replay.cli.options import (
     add_record_option,
     add_small_option,
     parse_settings,
-    table_named,
 )
 from sphere_replay.errors import UsageError, unknown
 
@@ -33,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=10,
         help="evaluation seeds 0, 1, ... (10); where tasks have several orders, each seed goes "
         "through them in turn, and this counts (order, seed) pairs",
+    )
+    parser.add_argument(
+        "--skip", type=int, default=0, metavar="N", help="leave out the first N of all seeds"
     )
     parser.add_argument("--preset", help="run the table with another preset of its domain")
     add_small_option(parser)
@@ -60,21 +62,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Sweep, then save."""
     from sphere_replay.reports.collection import check_extends, save_collection, to_entries
+    from sphere_replay.runs.domains import table_named
     from sphere_replay.runs.progress import step_progress
-    from sphere_replay.runs.sweep import Outcome, sweep
+    from sphere_replay.runs.sweep import sweep
     from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, runs_of
 
     table = table_named(arguments.table, small=arguments.small)
     if arguments.small and arguments.preset:
         raise UsageError("--small chooses the preset: leave out --preset")
-    if arguments.seeds < 1 or arguments.workers < 1:
-        raise UsageError("--seeds and --workers count from 1")
+    if arguments.seeds < 1 or arguments.workers < 1 or arguments.skip < 0:
+        raise UsageError("--seeds and --workers count from 1, --skip from 0")
     if arguments.record < 0:
         raise UsageError("--record counts rescorings: 0 or more")
     settings = parse_settings(arguments.set)
     if arguments.device is not None:
         settings["device"] = arguments.device
-    seeds = (DEVELOPMENT_SEEDS if arguments.development else EVALUATION_SEEDS)[: arguments.seeds]
+    seeds = DEVELOPMENT_SEEDS if arguments.development else EVALUATION_SEEDS
+    seeds = seeds[arguments.skip :][: arguments.seeds]
     for name, chosen, known in (
         ("method", arguments.methods, table.methods),
         ("column", arguments.columns, table.columns),
@@ -87,19 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
     protocol = {"preset": table.preset, **settings}
     if arguments.save:
         check_extends(arguments.save, table.name, protocol)
-    failed: list[Outcome] = []
-    done = 0
-    with step_progress(f"sweep {arguments.table}", hidden=arguments.quiet) as bar:
-
-        def report(outcome: Outcome) -> None:
-            nonlocal done
-            done += 1
-            if outcome.status == "failed":
-                failed.append(outcome)
-            if bar is not None:
-                bar(done, len(runs), f"{len(failed)} failed" if failed else "")
-
-        sweep(
+    with step_progress(f"sweep {arguments.table}", hidden=arguments.quiet) as report:
+        outcomes = sweep(
             [run.config for run in runs],
             arguments.out,
             data=arguments.data,
@@ -109,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     entries = to_entries(runs, arguments.out)
     print(f"{len(entries)} of {len(runs)} runs finished in {arguments.out}")
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     for outcome in failed:
         print(f"failed: {outcome.config.run_name}: {outcome.reason}")
     if arguments.save and entries:
@@ -120,6 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _command(arguments: argparse.Namespace) -> str:
     """The command that made the results, without what only concerns the machine it ran on."""
     words = ["sphere", "sweep", arguments.table, "--seeds", str(arguments.seeds)]
+    if arguments.skip:
+        words += ["--skip", str(arguments.skip)]
     for option in ("methods", "columns"):
         if chosen := getattr(arguments, option):
             words += [f"--{option}", *chosen]

@@ -6,7 +6,7 @@ Examples:
   sphere table mnist
   sphere table cifar10 --small --costs
   sphere table digits --runs runs --seeds 5
-  sphere table mnist-calibrated --forest gains.svg
+  sphere table mnist --forest gains.svg
   sphere table mnist --latex > mnist.tex
 """
 
@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sphere_replay.cli.options import add_small_option, table_named
+from sphere_replay.cli.options import add_small_option
 from sphere_replay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.reports.publishing import to_csv, to_latex
     from sphere_replay.reports.render import to_json, to_markdown
     from sphere_replay.reports.tables import fill, mean_passes
+    from sphere_replay.runs.domains import table_named
     from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, runs_of
 
     table = table_named(arguments.table, small=arguments.small)
