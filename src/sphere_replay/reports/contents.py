@@ -241,7 +241,7 @@ def _notes_on(saved: Mapping[str, Any]) -> dict[str, str]:
     """What is known of a saved configuration's settings; nothing of one of another version."""
     try:
         preset = resolve(saved.get("preset") or saved.get("dataset") or "")
-        config = type(preset).from_dict(saved)  # type: ignore[attr-defined]  # of FlatConfig
+        config = type(preset).from_dict(saved)
     except UserError:
         return {}
     provenance = domain(config.DOMAIN).provenance

@@ -17,7 +17,10 @@ from typing import Any
 
 from sphere_replay import __version__
 
-SCRIPTS = ("dom.js", "charts.js", "results.js", "inspector.js", "start.js")
+SCRIPTS = (
+    *("dom.js", "gains.js", "lines.js", "shapes.js", "cards.js", "results.js"),
+    *("map.js", "memory.js", "inspector.js", "start.js"),
+)
 """In the order in which they build upon each other."""
 LARGEST = 10_000_000
 """Bytes of a page."""
@@ -71,7 +74,7 @@ def embedded(data: Mapping[str, Any]) -> str:
 
 
 def _asset(name: str) -> str:
-    return (resources.files("sphere_replay.reports") / "page" / name).read_text("utf-8")
+    return (resources.files("sphere_replay.reports") / "web" / name).read_text("utf-8")
 
 
 def _digest(text: str) -> str:

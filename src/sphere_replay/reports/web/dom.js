@@ -7,7 +7,8 @@ const SVG = "http://www.w3.org/2000/svg";
 function fillIn(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
-    if (name === "ink") node.style.fill = value; // stronger than the sheet, and no inline style
+    if (name === "ink")
+      node.style.fill = value; // stronger than the sheet, and no inline style
     else if (typeof value === "function") node.addEventListener(name, value);
     else node.setAttribute(name, value === true ? "" : String(value));
   }
@@ -18,19 +19,26 @@ function fillIn(node, attributes, children) {
   return node;
 }
 
-const el = (tag, attributes, ...children) =>
-  fillIn(document.createElement(tag), attributes, children);
+const el = (tag, attributes, ...children) => fillIn(document.createElement(tag), attributes, children);
 const svg = (tag, attributes, ...children) =>
   fillIn(document.createElementNS(SVG, tag), attributes, children);
 
 function card(title, why, ...children) {
-  return el("section", { class: "card", "aria-label": title },
-    el("header", {}, el("h2", {}, title)), why && el("p", { class: "why" }, why), children);
+  return el(
+    "section",
+    { class: "card", "aria-label": title },
+    el("header", {}, el("h2", {}, title)),
+    why && el("p", { class: "why" }, why),
+    children,
+  );
 }
 
 function choice(label, values, current, onChange) {
-  const select = el("select", { "aria-label": label, change: () => onChange(select.value) },
-    values.map(([value, text]) => el("option", { value, selected: value === current }, text)));
+  const select = el(
+    "select",
+    { "aria-label": label, change: () => onChange(select.value) },
+    values.map(([value, text]) => el("option", { value, selected: value === current }, text)),
+  );
   return el("label", {}, label, select);
 }
 
@@ -45,7 +53,9 @@ function figure(description, draw, caption) {
     fillIn(picture, { role: "group", "aria-label": description }, []);
     place.replaceChildren(picture);
   };
-  new ResizeObserver(() => { if (Math.abs(place.clientWidth - width) > 1) redraw(); }).observe(place);
+  new ResizeObserver(() => {
+    if (Math.abs(place.clientWidth - width) > 1) redraw();
+  }).observe(place);
   const node = el("figure", {}, place, caption && el("figcaption", {}, caption));
   node.redraw = redraw;
   return node;
@@ -99,30 +109,42 @@ const tip = {
   show(content, x, y) {
     this.node ||= document.body.appendChild(el("div", { class: "tip", role: "status" }));
     this.node.hidden = false;
-    this.node.replaceChildren(...[content].flat().map((part) => part instanceof Node ? part : el("div", {}, part)));
+    this.node.replaceChildren(
+      ...[content].flat().map((part) => (part instanceof Node ? part : el("div", {}, part))),
+    );
     const box = this.node.getBoundingClientRect();
     const left = x + 14 + box.width > innerWidth ? x - box.width - 14 : x + 14;
     const top = y + 14 + box.height > innerHeight ? y - box.height - 10 : y + 14;
     this.node.style.left = `${Math.max(4, left)}px`;
     this.node.style.top = `${Math.max(4, top)}px`;
   },
-  hide() { if (this.node) this.node.hidden = true; },
+  hide() {
+    if (this.node) this.node.hidden = true;
+  },
 };
 
 // Hover, touch and keyboard focus show the same words.
 function explained(node, words) {
   const content = () => (typeof words === "function" ? words() : words);
   const text = typeof words === "string" ? words : null;
-  return fillIn(node, {
-    tabindex: 0, role: "img", "aria-label": text,
-    pointermove: (event) => tip.show(content(), event.clientX, event.clientY),
-    pointerleave: () => tip.hide(),
-    focus: () => {
-      const box = node.getBoundingClientRect();
-      tip.show(content(), box.left + box.width / 2, box.bottom);
+  return fillIn(
+    node,
+    {
+      tabindex: 0,
+      role: "img",
+      "aria-label": text,
+      pointermove: (event) => tip.show(content(), event.clientX, event.clientY),
+      pointerleave: () => tip.hide(),
+      focus: () => {
+        const box = node.getBoundingClientRect();
+        tip.show(content(), box.left + box.width / 2, box.bottom);
+      },
+      blur: () => tip.hide(),
     },
-    blur: () => tip.hide(),
-  }, []);
+    [],
+  );
 }
-addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hide(); });
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape") tip.hide();
+});
 addEventListener("scroll", () => tip.hide(), { passive: true });

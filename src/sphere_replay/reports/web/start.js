@@ -2,7 +2,12 @@
 "use strict";
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-DATA.experiments.forEach((each, i) => { each.key = DATA.experiments.findIndex((other) => other.name === each.name) === i ? each.name : `${each.name}-${i + 1}`; });
+DATA.experiments.forEach((each, i) => {
+  each.key =
+    DATA.experiments.findIndex((other) => other.name === each.name) === i
+      ? each.name
+      : `${each.name}-${i + 1}`;
+});
 
 const main = document.getElementById("content");
 const links = document.getElementById("views");
@@ -19,7 +24,9 @@ function show() {
     if (link.getAttribute("href") === `#${view}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  main.replaceChildren(view === "inspector" ? inspectorView(DATA.inspector) : resultsView(DATA.experiments, key, open));
+  main.replaceChildren(
+    view === "inspector" ? inspectorView(DATA.inspector) : resultsView(DATA.experiments, key, open),
+  );
   if (key) document.getElementById("experiment")?.scrollIntoView();
 }
 
@@ -32,7 +39,8 @@ const button = document.getElementById("theme");
 button.addEventListener("click", () => {
   const root = document.documentElement;
   const next = themes[(themes.indexOf(root.dataset.theme || "auto") + 1) % themes.length];
-  if (next === "auto") delete root.dataset.theme; else root.dataset.theme = next;
+  if (next === "auto") delete root.dataset.theme;
+  else root.dataset.theme = next;
   button.textContent = `Theme: ${next}`;
   show();
 });
