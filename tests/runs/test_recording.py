@@ -156,8 +156,8 @@ def test_a_finished_run_is_not_recorded_any_more(
 
 def test_a_sweep_records_its_runs(tmp_path: Path) -> None:
     words = ["sweep", "digits", "--seeds", "1", "--methods", "ER", "--columns", "40%"]
-    where = ["--out", str(tmp_path), "--quiet", "--set", "limit=60"]
+    where = ["--out", str(tmp_path), "--quiet", "--set", "limit=120"]
     assert main([*words, *where, "--record", "2"]) == 0
     [run] = [path.parent for path in tmp_path.glob("*/results.json")]
     assert len(read_recording(run)) == 2
-    assert json.loads((run / "config.json").read_text())["limit"] == 60
+    assert json.loads((run / "config.json").read_text())["limit"] == 120

@@ -41,6 +41,7 @@ def content_of(comparison: Comparison) -> Content:
         "seeds": max(cell.seeds for cell in shown),
         "measures": [_measure(measure) for measure in full.measures],
         "own_measures": len(table.measures),
+        "measure": _leading(table, shown),
         "methods": [
             {"name": row.method, "baseline": row.baseline}
             for row in table.rows
@@ -71,6 +72,14 @@ def _measures(table: Table, runs: Sequence[FinishedRun]) -> tuple[Measure, ...]:
     known = {measure.name for measure in table.measures}
     others = [Measure(name) for name in METRICS if name in measured and name not in known]
     return (*table.measures, *others)
+
+
+def _leading(table: Table, cells: Sequence[Cell]) -> str:
+    """The first of the table's measures that has gains; that has values, if none has."""
+    names = [measure.name for measure in table.measures]
+    gained = [cell.metric for cell in cells if cell.paired_gain is not None]
+    valued = [cell.metric for cell in cells if cell.mean is not None]
+    return next(name for found in (gained, valued, names) for name in names if name in found)
 
 
 def _measure(measure: Measure) -> Content:

@@ -15,11 +15,12 @@ _LOSES, _OPEN, _GAINS = HUES[1], GRAY, HUES[0]
 
 
 def draw_forest(table: Table, cells: Sequence[Cell], path: Path) -> Path:
-    """A line for every paired gain of the table's first measure, column by column.
+    """A line for every paired gain of the table's first measure that has any, column by column.
 
     Blue intervals lie above zero, orange ones below; gray ones do not tell.
     """
-    metric = table.measures[0]
+    known = {cell.metric for cell in cells if cell.ci95 is not None}
+    metric = next((each for each in table.measures if each.name in known), table.measures[0])
     gains = [cell for cell in cells if cell.metric == metric.name and cell.ci95 is not None]
     if not gains:
         raise UsageError(

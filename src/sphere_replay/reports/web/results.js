@@ -4,7 +4,7 @@
 function resultsView(experiments, key, open) {
   const experiment =
     experiments.find((each) => each.key === key) || experiments.reduce((a, b) => (b.runs > a.runs ? b : a));
-  const state = { column: null, metric: experiment.measures[0].name, cost: "passes", hidden: new Set() };
+  const state = { column: null, metric: experiment.measure, cost: "passes", hidden: new Set() };
   const body = el("div");
   const view = el("div", {}, glance(experiments, open), body);
   const draw = () => body.replaceChildren(...experimentCards(experiments, experiment, state, draw, open));
@@ -18,7 +18,7 @@ function glance(experiments, open) {
       key: each.key,
       title: each.name,
       cells: each.cells.filter(
-        (cell) => cell.metric === each.measures[0].name && cell.gain !== null && cell.ci,
+        (cell) => cell.metric === each.measure && cell.gain !== null && cell.ci,
       ),
     }))
     .filter((entry) => entry.cells.length);
