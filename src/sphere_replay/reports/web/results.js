@@ -17,9 +17,7 @@ function glance(experiments, open) {
     .map((each) => ({
       key: each.key,
       title: each.name,
-      cells: each.cells.filter(
-        (cell) => cell.metric === each.measure && cell.gain !== null && cell.ci,
-      ),
+      cells: each.cells.filter((cell) => cell.metric === each.measure && cell.gain !== null && cell.ci),
     }))
     .filter((entry) => entry.cells.length);
   const cells = entries.flatMap((entry) => entry.cells);
@@ -55,7 +53,9 @@ function glance(experiments, open) {
 }
 
 function experimentCards(experiments, experiment, state, draw, open) {
-  if (!experiment.columns.includes(state.column)) state.column = experiment.columns.at(-1);
+  if (!experiment.columns.includes(state.column)) {
+    state.column = experiment.columns[Math.floor(experiment.columns.length / 2)];
+  }
   const measure = experiment.measures.find((each) => each.name === state.metric);
   const controls = el(
     "div",
@@ -137,7 +137,8 @@ const heading = (column) =>
 
 function tableCard(experiment, state) {
   const digits = 1;
-  const own = experiment.measures.slice(0, experiment.own_measures);
+  const filled = new Set(experiment.cells.map((cell) => cell.metric));
+  const own = experiment.measures.slice(0, experiment.own_measures).filter((each) => filled.has(each.name));
   const measures = own.some((each) => each.name === state.metric)
     ? own
     : experiment.measures.filter((each) => each.name === state.metric);

@@ -53,7 +53,6 @@ function bars(rows, { reference = 0, digits = 1, best }, width) {
     row.value - (row.spread || 0),
     row.value + (row.spread || 0),
     reference,
-    0,
   ]);
   const low = Math.min(...ends),
     high = Math.max(...ends);
