@@ -22,8 +22,10 @@ lint: $(VENV)/.ready
 
 bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GEMM; writes docs/performance*.md.
 	$(BIN)/python -m benchmarks allocate --markdown docs/performance.md
+	$(BIN)/python -m benchmarks large --markdown docs/performance-large.md
 	$(BIN)/python -m benchmarks train --markdown docs/performance-train.md
 	$(BIN)/python -m benchmarks hosts --markdown docs/performance-hosts.md
+	$(BIN)/python -m benchmarks economy --markdown docs/performance-economy.md
 	$(BIN)/python -m benchmarks scoring --markdown docs/performance-scoring.md
 	$(BIN)/python -m benchmarks augmentation --markdown docs/performance-augmentation.md
 	$(BIN)/python -m benchmarks instruct --markdown docs/performance-instruct.md

@@ -137,8 +137,9 @@ def test_from_sweep_to_table_and_pictures(
     code, out, _ = run(capsys, "table", "digits", "--results", str(saved.parent), "--json")
     table = json.loads(out)
     assert code == 0
+    place = ("ER + SPHERE", "40%", "class_il")
     (cell,) = [
-        row for row in table["rows"] if (row["method"], row["column"]) == ("ER + SPHERE", "40%")
+        row for row in table["rows"] if (row["method"], row["column"], row["metric"]) == place
     ]
     wanted = {"method", "column", "metric", "mean", "sd", "seeds", "published"}
     assert wanted | {"paired_gain", "ci95"} <= set(cell)

@@ -87,6 +87,20 @@ def back_labels(
     return Backing(shares, min(1.0, outvoted / expected) if expected > 0 else 0.0)
 
 
+def shares_of_votes(kernel: Tensor, labels: Tensor, chosen: Tensor, votes: Votes) -> Tensor:
+    """backing_i of the chosen memories `[n]`, from their rows of K without themselves `[n, m]`."""
+    _, belongs, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    own = belongs[chosen]
+    cast = kernel.new_zeros(len(kernel), len(counts)).index_add_(1, belongs, kernel)
+    if votes is Votes.BALANCED:
+        others = counts - torch.nn.functional.one_hot(own, len(counts))
+        cast = cast / others.clamp(min=1)
+    most = cast.amax(dim=1)
+    heard = most > 0
+    share = cast.gather(1, own[:, None])[:, 0] / most.masked_fill(~heard, 1.0)
+    return torch.where(heard, share, 1.0)
+
+
 def noise_strength(label_noise: float) -> float:
     """4 n (1 - n): how much there is to mend, n, times how far neighbourhoods can tell, 1 - n.
 

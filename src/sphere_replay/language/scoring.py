@@ -1,5 +1,7 @@
 """Increments of token sequences, each asked on one process and known on all."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,7 @@ def score_rows(
     pad_token_id: int = 0,
     token_budget: int,
     ranks: Ranks,
+    increments: bool = True,
 ) -> Scores:
     """Scores of the memories in the slots `[m]`, the same on all processes.
 
@@ -33,6 +36,7 @@ def score_rows(
         pad_token_id: Fills rows up.
         token_budget: Padded tokens in a batch.
         ranks: The processes that share the work.
+        increments: False for losses and features alone, of one forward.
     """
     lengths = memory.lengths(slots)
     # By length, so that processes have about as much to do and rows that fit together.
@@ -48,6 +52,7 @@ def score_rows(
         lambda batch: features_and_losses(model, batch),
         lr=lr,
         grad_scale=grad_scale,
+        increments=increments,
     )
     places = asked[torch.cat(parts)][: len(mine)]
 
@@ -55,6 +60,10 @@ def score_rows(
         return ranks.spread(values[: len(mine)], places, len(slots))
 
     assert own.features is not None  # features_and_losses gives both
-    return Scores(
-        whole(own.increments), whole(own.losses), whole(own.features), memory.answers(slots)
+    return replace(
+        own,
+        increments=whole(own.increments),
+        losses=whole(own.losses),
+        features=whole(own.features),
+        labels=memory.answers(slots),
     )

@@ -1,16 +1,22 @@
 """What configurations of runs and arguments of trainers say about replay, under the same names."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.memory import Memory
+from sphere_replay.replay.economy import Economy
 from sphere_replay.replay.engine import Engine
 from sphere_replay.replay.selections import SELECTIONS, Selection, selection_named
+
+SCHEDULES = ("published", "economical")
+ECONOMICAL = ("schedule", "landmarks", "age", "longest")
+"""Settings of the economical schedule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +84,14 @@ class ScheduledSettings(ReplaySettings):
     """Replay at full strength whatever the mass s_w."""
     replacement: bool = False
     """Draw with replacement."""
+    schedule: str = "published"
+    """`published` scores all candidates at every rescoring, `economical` as few as it can."""
+    landmarks: int = Economy.landmarks
+    """Memories that an economical rescoring passes forward twice."""
+    age: int = Economy.age
+    """Replays for which the economical schedule trusts features that training has computed."""
+    longest: int = Economy.longest
+    """Most replays between economical rescorings; the first of a task are `every` apart."""
 
     @property
     def drawn_from(self) -> dict[str, int]:
@@ -93,10 +107,37 @@ class ScheduledSettings(ReplaySettings):
         for name, value in (("every", self.every), ("top", 1 if self.top is None else self.top)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(unknown("schedule", self.schedule, SCHEDULES))
+        try:
+            Economy(self.landmarks, self.age, self.longest)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    @property
+    def economy(self) -> Economy | None:
+        """The numbers of the economical schedule, where it is chosen."""
+        if self.schedule == "published":
+            return None
+        return Economy(self.landmarks, self.age, self.longest)
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Settings that mean nothing here: they are no part of a run's identity."""
+        return ECONOMICAL if self.schedule == "published" else ()
+
+    @property
+    def of_selection(self) -> Mapping[str, Any]:
+        """The selection's own options, where they are not its defaults."""
+        return {}
 
     def selection_on(self, recipe: Sphere) -> Selection:
         """The selection, on a recipe for those that are built on one."""
-        return selection_named(self.select, recipe, top=self.top or self.replay_batch)
+        top = self.top or self.replay_batch
+        try:
+            return selection_named(self.select, recipe, top, self.of_selection)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"selection {self.select}: {error}") from error
 
     def engine(self, memory: Memory, recipe: Sphere, generator: torch.Generator) -> Engine:
         """The engine that draws from a memory by these settings."""
@@ -108,4 +149,5 @@ class ScheduledSettings(ReplaySettings):
             pool=self.pool,
             replacement=self.replacement,
             unit_mass=self.unit_mass,
+            economy=self.economy,
         )

@@ -52,7 +52,7 @@ def draw_comparison(
         subject: What the runs learn, for the titles.
     """
     figures = {"accuracy-over-stream": accuracy_figure, "forgetting": forgetting_figure}
-    if any("noisy_lift" in run.results["replay"] for run in runs):
+    if any(run.results["replay"].get("noisy_lift") is not None for run in runs):
         figures["noisy-lift"] = lift_figure
     if any("reward" in run.results for run in runs):
         figures["reward-and-accuracy"] = reward_figure

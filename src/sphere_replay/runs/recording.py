@@ -84,12 +84,13 @@ class Recorder:
         if self._due() is None:
             return
         weighting, slots = engine.weighting, engine.schedule.slots
-        if weighting is None or weighting.scores is None:  # nothing is scored: for the record then
+        if weighting is None or weighting.scores is None:  # nothing is weighed
             slots = torch.arange(len(engine.memory))
             weighting = Weighting(torch.full((len(slots),), 1 / len(slots), dtype=torch.float64))
-            self.take(slots, score(slots), weighting)
-        else:
-            self.take(slots, weighting.scores, weighting)
+        scores = weighting.scores
+        if scores is None or scores.landmarks is not None:  # all are scored for the record, then
+            scores = score(slots)
+        self.take(slots, scores, weighting)
 
     def _due(self) -> str | None:
         """Name of the moment that has come and is not recorded yet."""

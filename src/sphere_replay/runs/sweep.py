@@ -12,6 +12,7 @@ from typing import Literal
 
 from sphere_replay.config import RunConfig
 from sphere_replay.errors import Interrupted, UsageError
+from sphere_replay.plugging import Plugin, PluginError, load_again, loaded
 from sphere_replay.runs.launch import run_config, run_folder
 from sphere_replay.runs.runner import Report
 
@@ -82,7 +83,9 @@ def _side_by_side(
 ) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
-        futures = {pool.submit(_attempt, config, out, data, record): config for config in configs}
+        futures = {
+            pool.submit(_attempt, config, out, data, record, loaded()): config for config in configs
+        }
         try:
             for future in as_completed(futures):
                 try:
@@ -107,7 +110,18 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _attempt(config: RunConfig, out: Path, data: Path | None, record: int) -> Outcome:
+def _attempt(
+    config: RunConfig,
+    out: Path,
+    data: Path | None,
+    record: int,
+    plugins: tuple[Plugin, ...] = (),
+) -> Outcome:
+    """Run a configuration, in a process that may not know of plug-ins yet."""
+    try:
+        load_again(plugins)
+    except PluginError as error:  # without it, not even the run's folder is known
+        return Outcome(config, "failed", str(error))
     folder = run_folder(config, out)
     try:
         run_config(config, out, data=data, record=record)

@@ -112,7 +112,10 @@ NOTES: dict[tuple[str, str], dict[str, str]] = {
 }
 """Values that the paper does not give, or gives otherwise, by dataset and host."""
 
-NOT_IN_THE_PAPER = ("digits", "fashion-mnist")
+IN_THE_PAPER = ("mnist", "cifar10", "cifar100", "tiny-imagenet")
+
+ADAPTIVE_RATE = 1e-3
+"""Of optimizers other than SGD, whose rates above would be far too high for them."""
 
 SCORED_EVERY_STEP = ("mir", "mir-top")
 
@@ -140,6 +143,9 @@ def resolve(
         settings |= VARIANTS[ending][dataset]
     if ending == "-small":
         settings["options"] = settings.get("options", {}) | SMALL_FITS.get(host, {})
+    if overrides.get("optimizer", VisionConfig.optimizer) != VisionConfig.optimizer:
+        settings["lr"] = ADAPTIVE_RATE
+        overrides.setdefault("optimizer_options", {})  # instead of those of SGD
     if select in SCORED_EVERY_STEP:
         settings |= {"every": 1, "pool": MIR_POOL.get(dataset, DEFAULT_MIR_POOL)}
     rate = overrides.get("lr", settings.get("lr", VisionConfig.lr))
@@ -151,6 +157,7 @@ def resolve(
     known = set(VisionConfig.__dataclass_fields__)
     if isinstance(overrides.get("options"), dict):
         overrides["options"] = config.options | overrides["options"]
+    overrides = VisionConfig.renamed(overrides)
     for name in overrides:
         if name not in known:
             raise ConfigError(unknown("setting", name, sorted(known)))
@@ -167,7 +174,7 @@ def provenance(config: VisionConfig, setting: str) -> str:
     """Where a setting's value comes from, if not from the paper."""
     if config.encoder and setting in OF_ENCODERS:
         return "not the paper's: its networks learn from images"
-    if config.encoder or config.dataset in NOT_IN_THE_PAPER:
+    if config.encoder or config.dataset not in IN_THE_PAPER:
         return "chosen here"
     if setting == "width" and config.width != VisionConfig.width:
         return f"the paper's is {VisionConfig.width}"

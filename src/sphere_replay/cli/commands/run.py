@@ -6,6 +6,7 @@ the same numbers to the last bit.
 Examples:
   sphere run digits --host er --select sphere --noise 0.4
   sphere run mnist --host er-ace --select sphere --noise 0.4 --seed 3 --data DIR
+  sphere run RUN/config.json --out again
 """
 
 import argparse
@@ -19,6 +20,7 @@ from sphere_replay.cli.options import (
     add_run_options,
     add_seed_option,
     config_from,
+    warn_of_others,
 )
 from sphere_replay.errors import UsageError
 
@@ -53,10 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--record counts rescorings: 0 or more")
     quiet = arguments.quiet or arguments.json
     folder = run_folder(config, arguments.out)
-    if not quiet and folder.finished:
-        print("This run is finished already; these are its results.")
-        if arguments.record and not (folder.path / FOLDER).is_dir():
-            print("It was not recorded: give another --out, or delete its folder, to do it now.")
+    if folder.finished:
+        if not quiet:
+            print("This run is finished already; these are its results.")
+            if arguments.record and not (folder.path / FOLDER).is_dir():
+                print("It was not recorded: give another --out, or delete its folder.")
+        warn_of_others([folder.made_by])
     with step_progress(f"{config.host} · {config.select}", hidden=quiet) as report:
         results = run_config(
             config,
