@@ -39,6 +39,11 @@ class Schedule:
         self._versions = torch.empty(0, dtype=torch.int64)
 
     @property
+    def slots(self) -> Tensor:
+        """The candidates of the latest rescoring, int64 `[m]`."""
+        return self._slots
+
+    @property
     def due(self) -> bool:
         """Whether the next draw rescores."""
         return self._asked or self._draws_since >= self._interval

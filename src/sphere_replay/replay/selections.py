@@ -33,6 +33,8 @@ class Weighting:
     """Examples passed forward to score the memories."""
     allocation: Allocation | None = field(default=None, repr=False, compare=False)
     """Where the weights come from, if from one; not part of any state."""
+    scores: Scores | None = field(default=None, repr=False, compare=False)
+    """What was weighed, if anything was scored; not part of any state."""
 
     @cached_property
     def effective_sample_size(self) -> float:
