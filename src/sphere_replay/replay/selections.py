@@ -191,6 +191,8 @@ class SphereSelection:
                 "label_noise": allocation.label_noise or 0.0,
                 "agreement": allocation.agreement,
             }
+        if allocation.error is not None:
+            details["error"] = allocation.error.total_variation
         if self.unit_mass:
             details["mass"] = allocation.mass
         return Weighting(
