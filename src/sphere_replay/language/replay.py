@@ -8,8 +8,9 @@
 The same lines serve one process and several: each scores and replays its share.
 """
 
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sphere_replay.allocation import Sphere
+from sphere_replay.errors import DataError
 from sphere_replay.language.forward import features_and_losses
 from sphere_replay.language.memory import TASK, TokenMemory
 from sphere_replay.language.ranks import Ranks
@@ -26,6 +28,9 @@ from sphere_replay.language.settings import LanguageReplaySettings
 from sphere_replay.replay import Draw
 from sphere_replay.scoring import Scores
 from sphere_replay.storage.trees import State
+
+_PATIENCE = 100
+"""So many examples without a target, and none with one, are no accident."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,8 @@ class LanguageReplay:
         self.engine = settings.engine(memory.slots, recipe, generator)
         self.task = 0
         """The task of rows that are kept without one."""
+        self.task_names: dict[int, str] = {}
+        """Names of numbered tasks, for those that have one."""
         self._pad_token_id = pad_token_id
         self._encoder_decoder = encoder_decoder
         self._longest = longest
@@ -78,11 +85,22 @@ class LanguageReplay:
         self._replayed: Counter[int] = Counter()
         self._losses: list[float] = []
         self._skipped = 0
+        self._warned = False
 
     def start_task(self, task: int | None = None) -> None:
         """The next draw rescores, and rows belong to this task; to the next one unless given."""
         self.task = self.task + 1 if task is None else task
         self.engine.start_task()
+
+    def numbered(self, names: Iterable[str]) -> dict[str, int]:
+        """The number of each named task: the one it has, or the next that is free."""
+        numbers = {name: number for number, name in self.task_names.items()}
+        for name in names:
+            if name not in numbers:
+                taken = [-1, *self.task_names, *self.memory.tasks.tolist()]
+                numbers[name] = max(taken) + 1
+                self.task_names[numbers[name]] = name
+        return numbers
 
     def begin(self) -> None:
         """A training starts: forget batches of one that was cut short."""
@@ -144,6 +162,8 @@ class LanguageReplay:
                 [int(row[TASK]) for row in kept],
             )
         self._window = []
+        if self._skipped and not len(self.memory):
+            self._warn_of_no_targets()
 
     def draw(self, model: nn.Module, count: int, *, grad_scale: float = 1.0) -> Draw:
         """`count` memories, rescored when due; the model is left as it was.
@@ -207,7 +227,7 @@ class LanguageReplay:
 
         `mass` and `ess` of the current weights, quantiles of the increments, and whatever else the
         selection has to say; `loss`, the mean replay loss; `memory`, filled slots; `skipped`, rows
-        without a target so far; `share/task_N`, the share of the replayed rows from task N.
+        without a target so far; `share/task_N`, or `share/NAME`, the task's share of the replay.
         """
         weighting, size = self.engine.weighting, float(len(self.memory))
         values = {"memory": size, "skipped": float(self._skipped)}
@@ -220,7 +240,7 @@ class LanguageReplay:
             values["loss"] = sum(self._losses) / len(self._losses)
         total = self._replayed.total()
         for task, count in sorted(self._replayed.items()):
-            values[f"share/task_{task}"] = count / total
+            values[f"share/{self.task_names.get(task, f'task_{task}')}"] = count / total
         self._losses.clear()
         self._replayed.clear()
         return values
@@ -231,6 +251,7 @@ class LanguageReplay:
             "memory": self.memory.state_dict(),
             "engine": self.engine.state_dict(),
             "task": self.task,
+            "task_names": dict(self.task_names),
             "replayed": dict(self._replayed),
             "losses": list(self._losses),
             "skipped": self._skipped,
@@ -241,9 +262,22 @@ class LanguageReplay:
         self.memory.load_state_dict(state["memory"])
         self.engine.load_state_dict(state["engine"])
         self.task = state["task"]
+        self.task_names = dict(state.get("task_names", {}))
         self._replayed = Counter(state["replayed"])
         self._losses = list(state["losses"])
         self._skipped = state["skipped"]
+
+    def _warn_of_no_targets(self) -> None:
+        message = (
+            f"none of the first {self._skipped} examples has a target token: all their labels are "
+            "-100, so there is nothing to remember or replay; was the answer cut off by truncation "
+            "or masked by the collator?"
+        )
+        if self._skipped >= _PATIENCE:
+            raise DataError(message)
+        if not self._warned:
+            warnings.warn(message, stacklevel=2)
+            self._warned = True
 
 
 def check_length(length: int, longest: int | None) -> None:

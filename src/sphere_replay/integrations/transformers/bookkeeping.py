@@ -50,7 +50,9 @@ class Bookkeeping(TrainerCallback):
         """Continue from a checkpoint if the trainer did."""
         if state.global_step:
             folder = self.resume_from or f"{args.output_dir}/checkpoint-{state.global_step}"
-            self._session.load_state_dict(load_state(Path(folder), self._session.arguments))
+            saved = load_state(Path(folder), self._session.arguments)
+            if saved is not None:
+                self._session.load_state_dict(saved)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

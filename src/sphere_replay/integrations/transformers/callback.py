@@ -1,6 +1,6 @@
 """Callbacks: replay's part of checkpoints and logs, and replay itself where one cannot subclass."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,9 +9,20 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from sphere_replay.errors import DataError
 from sphere_replay.integrations.transformers.bookkeeping import Bookkeeping
-from sphere_replay.integrations.transformers.session import ReplayArguments, ReplaySession
-from sphere_replay.language import check_length, check_model, longest_input
+from sphere_replay.integrations.transformers.session import (
+    ReplayArguments,
+    ReplayLike,
+    ReplaySession,
+)
+from sphere_replay.language import (
+    check_length,
+    check_model,
+    is_encoder_decoder,
+    longest_input,
+)
+from sphere_replay.language.rows import IGNORED
 
 
 class ReplayBookkeeping(Bookkeeping):
@@ -27,7 +38,9 @@ class ReplayBookkeeping(Bookkeeping):
         """Check model and data; continue from a checkpoint if the trainer did."""
         model = kwargs["model"]
         check_model(model)
-        check_lengths(getattr(kwargs["train_dataloader"], "dataset", None), longest_input(model))
+        dataset = getattr(kwargs["train_dataloader"], "dataset", None)
+        check_lengths(dataset, longest_input(model))
+        check_targets(dataset, encoder_decoder=is_encoder_decoder(model))
         self.session.begin()
         self.restore(args, state)
 
@@ -43,21 +56,28 @@ class SphereCallback(TrainerCallback):
     is rare, or `max_grad_norm=0`, this is what the trainers of this package do.
 
     Args:
-        replay: The settings, or the session of an earlier training to go on from.
+        replay: The settings, as `ReplayArguments`, a mapping or a YAML file, or the session of an
+            earlier training to go on from.
         resume_from: Checkpoint folder, if training resumes from one outside `output_dir`.
     """
 
     def __init__(
-        self, replay: ReplayArguments | ReplaySession, *, resume_from: str | None = None
+        self,
+        replay: ReplayLike = None,
+        *,
+        resume_from: str | None = None,
     ) -> None:
-        arguments = replay.arguments if isinstance(replay, ReplaySession) else replay
+        session = None
+        if isinstance(replay, ReplaySession):
+            session, replay = replay, replay.arguments
+        arguments = ReplayArguments.of(replay)
         if arguments.task_field is not None:
             raise ValueError(
                 f"task_field={arguments.task_field!r} needs a trainer of this package: a callback "
                 "sees only what the model is given; leave it out, tasks are then counted by train()"
             )
         self.arguments = arguments
-        self.session = replay if isinstance(replay, ReplaySession) else None
+        self.session = session
         self._resume_from = resume_from
         self._books: ReplayBookkeeping | None = None
         self._hook: RemovableHandle | None = None
@@ -155,12 +175,26 @@ def check_trainer(args: TrainingArguments) -> None:
 
 def check_lengths(dataset: Any, longest: int | None) -> None:
     """No example of a tokenized training set is longer than the model's limit."""
-    if longest is None:
-        return
-    if "input_ids" in (getattr(dataset, "column_names", None) or ()):
-        rows: Iterable[Any] = dataset["input_ids"]
-    elif isinstance(dataset, list):
-        rows = [example["input_ids"] for example in dataset if "input_ids" in example]
-    else:
-        return  # tokenized on the fly: each batch is checked when it comes
-    check_length(max(map(len, rows), default=0), longest)
+    if longest is not None:
+        check_length(max(map(len, _column(dataset, "input_ids")), default=0), longest)
+
+
+def check_targets(dataset: Any, *, encoder_decoder: bool) -> None:
+    """Some example of a tokenized training set has a label that counts."""
+    rows = _column(dataset, "labels")
+    given = 0 if encoder_decoder else 1  # a decoder is given its first token
+    if rows and not any(label != IGNORED for row in rows for label in row[given:]):
+        raise DataError(
+            f"all labels of the training set are {IGNORED}: there is nothing to learn, remember or "
+            "replay; were the answers cut off by truncation, or masked?"
+        )
+
+
+def _column(dataset: Any, name: str) -> Sequence[Any]:
+    """A column of a tokenized training set; empty if it is tokenized on the fly."""
+    if name in (getattr(dataset, "column_names", None) or ()) and hasattr(dataset, "__len__"):
+        column: Sequence[Any] = dataset[name]
+        return column
+    if isinstance(dataset, list):
+        return [example[name] for example in dataset if name in example]
+    return ()

@@ -1,6 +1,9 @@
 """Replay over the updates of trainers: what a user says about it, and the memory it works on."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -18,10 +21,12 @@ from sphere_replay.randomness import generator_for
 class ReplayArguments(LanguageReplaySettings):
     """Settings of replay in a trainer; the defaults are the paper's for instruction tuning."""
 
-    seed: int = 0
+    replay_seed: int = 0
     """Seed of admission and of the draws; each has a generator of its own."""
     task_field: str | None = None
-    """Column of the training set with the number of each example's task, for the logs."""
+    """Column of the training set with each example's task, a number or a name, for the logs."""
+    allow_plain_checkpoint: bool = False
+    """Resume from a checkpoint that was saved without replay, with an empty memory."""
 
     def __post_init__(self) -> None:
         self.check_replay()
@@ -46,11 +51,17 @@ class ReplaySession(LanguageReplay):
         if pad_token_id is None:
             pad_token_id = getattr(getattr(model, "config", None), "pad_token_id", None) or 0
         super().__init__(
-            TokenMemory(arguments.capacity, generator=generator_for(arguments.seed, "admission")),
+            TokenMemory(
+                arguments.capacity, generator=generator_for(arguments.replay_seed, "admission")
+            ),
             arguments,
-            generator=generator_for(arguments.seed, "replay"),
+            generator=generator_for(arguments.replay_seed, "replay"),
             pad_token_id=pad_token_id,
             encoder_decoder=is_encoder_decoder(model),
             longest=longest_input(model),
         )
         self.arguments = arguments
+
+
+ReplayLike = ReplayArguments | ReplaySession | Mapping[str, Any] | str | Path | None
+"""What trainers take for `replay`: settings in any form, or a session to go on from."""

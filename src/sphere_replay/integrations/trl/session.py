@@ -28,7 +28,7 @@ from sphere_replay.integrations.trl.problems import Problems
 from sphere_replay.language import Ranks
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.randomness import generator_for, globally_seeded
-from sphere_replay.replay import Weigher, Weighting, selection_named
+from sphere_replay.replay import Weigher, Weighting
 from sphere_replay.scoring import Scores
 
 LOGGER = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class GroupReplay:
     ) -> None:
         self.arguments = arguments
         self.problems = problems
-        self.memory = ProblemMemory(len(problems), arguments.capacity, arguments.seed)
+        self.memory = ProblemMemory(len(problems), arguments.capacity, arguments.replay_seed)
         self.embeddings: Tensor | None = None
         """Unit rows `[problems, d]`, fixed before training."""
         self.costs = {"programs": 0, "forwards": 0, "backwards": 0}
@@ -71,7 +71,7 @@ class GroupReplay:
         self._noted: dict[str, list[float]] = defaultdict(list)
         self._warned = False
         self._generators = {
-            purpose: generator_for(arguments.seed, purpose)
+            purpose: generator_for(arguments.replay_seed, purpose)
             for purpose in ("candidates", "programs", "replay")
         }
         self._weigher: Weigher | None = None
@@ -83,7 +83,7 @@ class GroupReplay:
         self._window = []
         if self.arguments.select == NO_REPLAY or self.embeddings is not None:
             return
-        if selection_named(self.arguments.select, Sphere.coding()).needs_features:
+        if self.arguments.selection_on(Sphere.coding()).needs_features:
             self._fix(prompt_embeddings(self._trainer, self.problems, self._ranks))
 
     def note(self, rows: Sequence[Mapping[str, Any]], advantages: Tensor) -> None:
@@ -154,7 +154,7 @@ class GroupReplay:
             points, arguments = self.embeddings, self.arguments
             d0 = None if points is None else neighbor_distance_scale(points)
             recipe = Sphere.coding(d0, alpha=arguments.alpha)
-            selection = selection_named(arguments.select, recipe, top=arguments.replay_batch)
+            selection = arguments.selection_on(recipe)
             self._weigher = Weigher(selection, self._generators["replay"])
         return self._weigher
 
