@@ -26,7 +26,7 @@ from sphere_replay.language.rows import Row, pad_rows, row_length, rows_of, targ
 from sphere_replay.language.scoring import score_rows
 from sphere_replay.language.settings import LanguageReplaySettings
 from sphere_replay.replay import Draw
-from sphere_replay.scoring import Scores
+from sphere_replay.scoring import Scores, is_sharded
 from sphere_replay.storage.trees import State
 
 _PATIENCE = 100
@@ -197,11 +197,14 @@ class LanguageReplay:
         to the mean.
         """
         mine = self._ranks.share(draw.indices)
+        factor = draw.scale / len(draw)
         if len(mine) == 0:
-            return None
+            if not is_sharded(model):
+                return None
+            mine, factor = draw.indices[:1], 0.0  # the others need this process to run the model
         device = next(model.parameters()).device
         batch = pad_rows(self.memory.rows(mine), self._pad_token_id, device)
-        return features_and_losses(model, batch)[1].sum() * (draw.scale / len(draw))
+        return features_and_losses(model, batch)[1].sum() * factor
 
     def add_gradient(
         self, model: nn.Module, draw: Draw, *, strength: float = 1.0, grad_scale: float = 1.0
@@ -211,11 +214,11 @@ class LanguageReplay:
         Nothing divides it: neither the number of processes nor that of accumulated batches.
         """
 
-        def backward() -> float:
+        def backward(factor: float) -> float:
             loss = self.loss(model, draw)
             if loss is None:
                 return 0.0
-            torch.autograd.backward(loss * (strength * grad_scale))
+            torch.autograd.backward(loss * (strength * grad_scale * factor))
             return float(loss.detach())
 
         value = self._ranks.add_gradients(model, backward)

@@ -8,7 +8,7 @@ from sphere_replay.language.forward import features_and_losses
 from sphere_replay.language.memory import TokenMemory
 from sphere_replay.language.ranks import Ranks
 from sphere_replay.language.rows import pad_rows
-from sphere_replay.scoring import Scores, score_batches
+from sphere_replay.scoring import Scores, is_sharded, score_batches
 
 
 def score_rows(
@@ -42,9 +42,13 @@ def score_rows(
     asked = mine if len(mine) else order[:1]
     parts = token_batches(lengths[asked], token_budget)
     device = next(model.parameters()).device
+    batches = [pad_rows(memory.rows(slots[asked[part]]), pad_token_id, device) for part in parts]
+    if is_sharded(model):
+        # A forward gathers parameters from all processes, so they need as many: the rest is company.
+        batches += batches[-1:] * (ranks.largest(len(parts)) - len(parts))
     own = score_batches(
         model,
-        [pad_rows(memory.rows(slots[asked[part]]), pad_token_id, device) for part in parts],
+        batches,
         lambda batch: features_and_losses(model, batch),
         lr=lr,
         grad_scale=grad_scale,

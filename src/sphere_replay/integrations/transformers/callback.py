@@ -23,6 +23,7 @@ from sphere_replay.language import (
     longest_input,
 )
 from sphere_replay.language.rows import IGNORED
+from sphere_replay.scoring import is_sharded
 
 
 class ReplayBookkeeping(Bookkeeping):
@@ -37,6 +38,7 @@ class ReplayBookkeeping(Bookkeeping):
     ) -> None:
         """Check model and data; continue from a checkpoint if the trainer did."""
         model = kwargs["model"]
+        check_sharding(args, model)
         check_model(model)
         dataset = getattr(kwargs["train_dataloader"], "dataset", None)
         check_lengths(dataset, longest_input(model))
@@ -165,12 +167,37 @@ def check_trainer(args: TrainingArguments) -> None:
                 f"{option}=True joins examples into one sequence, but replay stores and weighs "
                 f"each by itself: set {option}=False"
             )
-    for option in ("deepspeed", "fsdp"):
-        if getattr(args, option, None):
-            raise ValueError(
-                f"{option} keeps gradients where replay cannot reach them: train with plain data "
-                "parallelism (torchrun), or without replay"
-            )
+    if getattr(args, "deepspeed", None):
+        raise ValueError(
+            "DeepSpeed keeps gradients and optimizer in its engine, where replay cannot add to the "
+            "one or take a virtual step with the other: shard the model by FSDP2 "
+            "(fsdp=True, fsdp_config={'version': 2}), or train without replay"
+        )
+
+
+def check_sharding(args: TrainingArguments, model: nn.Module) -> None:
+    """A model that is spread over processes is so by FSDP2, over all of them."""
+    names = {type(module).__name__ for module in model.modules()}
+    if "FullyShardedDataParallel" in names:
+        raise ValueError(
+            "FSDP1 flattens parameters, so that replay cannot tell them apart: set "
+            "fsdp_config={'version': 2} (fsdp_version: 2 in the configuration of accelerate)"
+        )
+    if "DeepSpeedEngine" in names:
+        check_trainer(type("Arguments", (), {"deepspeed": True})())
+    if not is_sharded(model):
+        return
+    if args.fp16:
+        raise ValueError(
+            "fp16=True scales gradients, and whether they overflowed is not known on every process "
+            "of a sharded model: use bf16=True, or neither"
+        )
+    meshes = {getattr(parameter, "device_mesh", None) for parameter in model.parameters()}
+    if {mesh.size() for mesh in meshes if mesh is not None} != {args.world_size}:
+        raise ValueError(
+            "the model is sharded over some of the processes only, as in tensor parallelism: "
+            "replay needs all processes to train on examples of their own"
+        )
 
 
 def check_lengths(dataset: Any, longest: int | None) -> None:

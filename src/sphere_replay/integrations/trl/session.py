@@ -29,7 +29,7 @@ from sphere_replay.language import Ranks
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.replay import Weigher, Weighting
-from sphere_replay.scoring import Scores
+from sphere_replay.scoring import Scores, resharded
 
 LOGGER = logging.getLogger(__name__)
 
@@ -101,7 +101,12 @@ class GroupReplay:
     def step(self) -> None:
         """The stream's gradient stands in `.grad`: add that of replay, then admit the window."""
         if self.arguments.select != NO_REPLAY and len(self.memory):
-            with books_aside(self._trainer), self._own_random_numbers():
+            with (
+                books_aside(self._trainer),
+                self._own_random_numbers(),
+                # Sampling may leave gathered parameters behind, which the next step would not move.
+                resharded(self._trainer.model),
+            ):
                 self._replay()
         self.memory.offer(self._window)
         self._window = []

@@ -16,12 +16,14 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from sphere_replay.integrations.transformers.bookkeeping import Bookkeeping
+from sphere_replay.integrations.transformers.callback import check_sharding
 from sphere_replay.integrations.transformers.task_evaluation import TaskEvaluation
 from sphere_replay.integrations.transformers.tasks import adopt_tasks
 from sphere_replay.integrations.trl.arguments import GroupReplayArguments
 from sphere_replay.integrations.trl.checks import check_prompts, check_settings
 from sphere_replay.integrations.trl.problems import Problems
 from sphere_replay.integrations.trl.session import GroupReplay
+from sphere_replay.scoring import is_sharded
 
 
 class SphereGRPOTrainer(GRPOTrainer):
@@ -120,5 +122,11 @@ class GroupBookkeeping(Bookkeeping):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Continue from a checkpoint if the trainer did; its embeddings are those of the start."""
+        model = kwargs["model"]
+        check_sharding(args, model)
+        if is_sharded(model):
+            # Who has finished a program goes on as long as others need its parameters.
+            inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+            model._is_fsdp_managed_module = inner._is_fsdp_managed_module = True
         self.restore(args, state)
         self._replay.begin()
