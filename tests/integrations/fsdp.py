@@ -8,27 +8,22 @@ optimizer's parameters, clipping, checkpoints.
 from typing import Any
 
 import torch
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-OPTIONS: dict[str, Any] = {
-    "fsdp": True,
-    "ddp_backend": "gloo",
-    "per_device_train_batch_size": 2,
-}
 
-
-def options(layers: list[str], **more: Any) -> dict[str, Any]:
-    """Training arguments of a sharded run; `layers` are the classes that are units of sharding."""
+def options(**more: Any) -> dict[str, Any]:
+    """Training arguments of a sharded run."""
     config = {
         "version": 2,
-        "transformer_layer_cls_to_wrap": layers,
+        "transformer_layer_cls_to_wrap": ["Qwen2DecoderLayer"],
         "state_dict_type": "SHARDED_STATE_DICT",
         "reshard_after_forward": True,
         **more,
     }
-    return OPTIONS | {"fsdp_config": config}
+    return {"fsdp": True, "fsdp_config": config}
 
 
 def allow_on_processors() -> None:
@@ -39,11 +34,20 @@ def allow_on_processors() -> None:
         made(self, *args, fsdp_plugin=fsdp_plugin, **options)
         if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
             self.distributed_type = DistributedType.FSDP
+            PartialState._shared_state["distributed_type"] = self.distributed_type
             if self._mixed_precision != "no":
                 fsdp_plugin.set_mixed_precision(self._mixed_precision)
             self.fsdp_plugin = fsdp_plugin
 
     AcceleratorState.__init__ = make  # type: ignore[method-assign]
+
+
+def spread(model: Any, unit: type[torch.nn.Module]) -> Any:
+    """Shard a model before a trainer gets it."""
+    for module in model.modules():
+        if isinstance(module, unit):
+            fully_shard(module)
+    return fully_shard(model)
 
 
 def sharded(model: torch.nn.Module) -> bool:

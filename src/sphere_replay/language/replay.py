@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.errors import DataError
-from sphere_replay.language.forward import features_and_losses
+from sphere_replay.language.examples import Examples, TokenExamples
 from sphere_replay.language.memory import TASK, TokenMemory
 from sphere_replay.language.ranks import Ranks
-from sphere_replay.language.rows import Row, pad_rows, row_length, rows_of, target_count
+from sphere_replay.language.rows import Row, row_length
 from sphere_replay.language.scoring import score_rows
 from sphere_replay.language.settings import LanguageReplaySettings
 from sphere_replay.replay import Draw
@@ -51,8 +51,7 @@ class LanguageReplay:
         settings: How.
         recipe: Recipe of the selections built on SPHERE; `Sphere.instruct()` unless given.
         generator: The only source of candidates, draws and shuffles.
-        pad_token_id: Fills rows up; what it is does not matter to models that honor the mask.
-        encoder_decoder: Whether labels are a decoder's own, as `is_encoder_decoder(model)` tells.
+        examples: What there is in a batch, and its loss; tokens with labels unless given.
         longest: Tokens that the model can read, if it has a limit.
         ranks: The processes that share the work; those of torch.distributed unless given.
     """
@@ -64,8 +63,7 @@ class LanguageReplay:
         *,
         generator: torch.Generator,
         recipe: Sphere | None = None,
-        pad_token_id: int = 0,
-        encoder_decoder: bool = False,
+        examples: Examples | None = None,
         longest: int | None = None,
         ranks: Ranks | None = None,
     ) -> None:
@@ -77,8 +75,8 @@ class LanguageReplay:
         """The task of rows that are kept without one."""
         self.task_names: dict[int, str] = {}
         """Names of numbered tasks, for those that have one."""
-        self._pad_token_id = pad_token_id
-        self._encoder_decoder = encoder_decoder
+        self.examples = examples or TokenExamples()
+        """What the rows are."""
         self._longest = longest
         self._ranks = ranks or Ranks.current()
         self._window: list[list[Row]] = []
@@ -112,7 +110,7 @@ class LanguageReplay:
         self, batch: Mapping[str, object], tasks: Sequence[int] | Tensor | None = None
     ) -> None:
         """Note a padded stream batch; its rows are offered to the memory at the next step."""
-        self.keep_rows(rows_of(batch, encoder_decoder=self._encoder_decoder), tasks)
+        self.keep_rows(self.examples.rows(batch), tasks)
 
     def keep_rows(self, rows: Sequence[Row], tasks: Sequence[int] | Tensor | None = None) -> None:
         """Note rows of the stream, each with its task; the present one unless given."""
@@ -155,7 +153,7 @@ class LanguageReplay:
         # Batch by batch: on several processes the stream then has the order it has on one.
         for rows in self._window:
             offered = self._ranks.gathered_rows(rows)
-            kept = [r for r in offered if target_count(r, encoder_decoder=self._encoder_decoder)]
+            kept = [row for row in offered if self.examples.counts(row)]
             self._skipped += len(offered) - len(kept)
             self.memory.add(
                 [{name: row[name] for name in row if name != TASK} for row in kept],
@@ -183,9 +181,9 @@ class LanguageReplay:
             model,
             self.memory,
             slots,
+            self.examples,
             lr=self.settings.virtual_lr,
             grad_scale=grad_scale,
-            pad_token_id=self._pad_token_id,
             token_budget=self.settings.token_budget,
             ranks=self._ranks,
         )
@@ -203,8 +201,8 @@ class LanguageReplay:
                 return None
             mine, factor = draw.indices[:1], 0.0  # the others need this process to run the model
         device = next(model.parameters()).device
-        batch = pad_rows(self.memory.rows(mine), self._pad_token_id, device)
-        return features_and_losses(model, batch)[1].sum() * factor
+        batch = self.examples.batch(self.memory.rows(mine), device)
+        return self.examples.evaluate(model, batch)[1].sum() * factor
 
     def add_gradient(
         self, model: nn.Module, draw: Draw, *, strength: float = 1.0, grad_scale: float = 1.0

@@ -15,10 +15,10 @@ from sphere_replay.integrations.transformers.session import (
     ReplayArguments,
     ReplayLike,
     ReplaySession,
+    token_examples,
 )
 from sphere_replay.language import (
     check_length,
-    check_model,
     is_encoder_decoder,
     longest_input,
 )
@@ -39,7 +39,7 @@ class ReplayBookkeeping(Bookkeeping):
         """Check model and data; continue from a checkpoint if the trainer did."""
         model = kwargs["model"]
         check_sharding(args, model)
-        check_model(model)
+        self.session.examples.check(model)
         dataset = getattr(kwargs["train_dataloader"], "dataset", None)
         check_lengths(dataset, longest_input(model))
         check_targets(dataset, encoder_decoder=is_encoder_decoder(model))
@@ -93,7 +93,7 @@ class SphereCallback(TrainerCallback):
         model: nn.Module = kwargs["model"]
         if self.session is None:
             pad = getattr(kwargs["processing_class"], "pad_token_id", None)
-            self.session = ReplaySession(self.arguments, model, pad)
+            self.session = ReplaySession(self.arguments, model, token_examples(model, pad))
         self._books = ReplayBookkeeping(self.session)
         self._books.resume_from = self._resume_from
         self._books.on_train_begin(args, state, control, **kwargs)

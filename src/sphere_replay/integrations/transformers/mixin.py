@@ -22,9 +22,11 @@ from sphere_replay.integrations.transformers.session import (
     ReplayArguments,
     ReplayLike,
     ReplaySession,
+    token_examples,
 )
 from sphere_replay.integrations.transformers.task_evaluation import TaskEvaluation, keeps_order
 from sphere_replay.integrations.transformers.tasks import TASK_FIELD, adopt_tasks, disorder
+from sphere_replay.language import Examples
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Trainer
@@ -61,8 +63,7 @@ class ReplayMixin(_Trainer):
         super().__init__(*args, **options)
         check_trainer(self.args)
         if not isinstance(replay, ReplaySession):
-            pad = getattr(self.processing_class, "pad_token_id", None)
-            replay = ReplaySession(replay, self._bare_model(), pad)
+            replay = ReplaySession(replay, self._bare_model(), self.replay_examples())
         self.replay = replay
         """What is remembered, and how it is replayed."""
         self.task_evaluation: TaskEvaluation | None = None
@@ -75,6 +76,11 @@ class ReplayMixin(_Trainer):
         self._bookkeeping = ReplayBookkeeping(replay)
         # First, so that trackers and progress bars see the metrics it adds to a log.
         self.callback_handler.callbacks.insert(0, self._bookkeeping)
+
+    def replay_examples(self) -> Examples:
+        """What a batch holds; for a trainer whose batches are no tokens with labels."""
+        pad = getattr(self.processing_class, "pad_token_id", None)
+        return token_examples(self._bare_model(), pad)
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any

@@ -8,8 +8,10 @@ from typing import Any
 from torch import nn
 
 from sphere_replay.language import (
+    Examples,
     LanguageReplay,
     LanguageReplaySettings,
+    TokenExamples,
     TokenMemory,
     is_encoder_decoder,
     longest_input,
@@ -32,6 +34,13 @@ class ReplayArguments(LanguageReplaySettings):
         self.check_replay()
 
 
+def token_examples(model: nn.Module, pad_token_id: int | None = None) -> TokenExamples:
+    """Tokens with labels for this model; padded as it is used to, or by 0, unless said."""
+    if pad_token_id is None:
+        pad_token_id = getattr(getattr(model, "config", None), "pad_token_id", None) or 0
+    return TokenExamples(pad_token_id, is_encoder_decoder(model))
+
+
 class ReplaySession(LanguageReplay):
     """The memory of one or several trainings in sequence, and their replay.
 
@@ -41,23 +50,18 @@ class ReplaySession(LanguageReplay):
 
     Args:
         arguments: The settings.
-        model: Tells what its batches look like.
-        pad_token_id: Fills rows up; the model's own, or 0, unless given.
+        model: Tells how long its inputs may be.
+        examples: What its batches hold.
     """
 
-    def __init__(
-        self, arguments: ReplayArguments, model: nn.Module, pad_token_id: int | None = None
-    ) -> None:
-        if pad_token_id is None:
-            pad_token_id = getattr(getattr(model, "config", None), "pad_token_id", None) or 0
+    def __init__(self, arguments: ReplayArguments, model: nn.Module, examples: Examples) -> None:
         super().__init__(
             TokenMemory(
                 arguments.capacity, generator=generator_for(arguments.replay_seed, "admission")
             ),
             arguments,
             generator=generator_for(arguments.replay_seed, "replay"),
-            pad_token_id=pad_token_id,
-            encoder_decoder=is_encoder_decoder(model),
+            examples=examples,
             longest=longest_input(model),
         )
         self.arguments = arguments

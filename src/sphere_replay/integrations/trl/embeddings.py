@@ -37,7 +37,7 @@ def prompt_embeddings(trainer: Any, problems: Problems, ranks: Ranks) -> Tensor:
     asked = mine if len(mine) else torch.tensor([0])
     parts = token_batches(lengths[asked], _BUDGET)
     if is_sharded(model):
-        # A forward gathers parameters from all processes, so they need as many: the rest is company.
+        # A forward gathers parameters from all processes, so they need as many: some for company.
         parts += parts[-1:] * (ranks.largest(len(parts)) - len(parts))
     with (
         torch.no_grad(),

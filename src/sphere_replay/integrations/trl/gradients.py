@@ -91,7 +91,6 @@ def replay_gradient(
         shares: How much of the replay each is `[k]`; they add up to 1.
         strength: λ.
     """
-
     sharded = is_sharded(trainer.model)
 
     def backward(factor: float) -> float:
