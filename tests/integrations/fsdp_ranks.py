@@ -15,7 +15,7 @@ from integrations import fsdp
 from integrations.pairs import leave, write
 from integrations.training import trainer
 from language import tiny
-from sphere_replay.scoring.sharding import local_parts
+from sphere_replay.scoring.sharding import local_parts, resharded
 
 REPLAY: dict[str, Any] = {"replay_batch": 3, "pool": 11}
 SAVING: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
@@ -80,7 +80,8 @@ def watch_scoring(training: Any) -> list[bool]:
 
 
 def state(training: Any) -> list[torch.Tensor]:
-    parameters = list(training.model.parameters())
+    with resharded(training.model):  # sampling may have left gathered parameters behind
+        parameters = list(training.model.parameters())
     tensors = [*parameters, *(p.grad for p in parameters if p.grad is not None)]
     for moments in training.optimizer.state.values():
         tensors += [value for value in moments.values() if isinstance(value, torch.Tensor)]
