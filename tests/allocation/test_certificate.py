@@ -108,15 +108,14 @@ def test_true_errors_of_large_geometries_lie_inside(
 
 def test_a_good_geometry_is_told_from_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sphere_replay.geometry.cells.LEAST_MEMBERS", 16)
+    monkeypatch.setattr("sphere_replay.geometry.large.PAIRS", 100)
     increments, features, _ = memories(0, size=600)
-    good, bad = (allocate(increments, features, geometry=kind) for kind in ("cells", "sparse"))
-    wide = Sphere(eps_s=5.0, eps_t=5.0, tau=0.1)
-    lost = allocate(increments, features, wide, geometry="sparse")
-    assert good.error is not None
-    assert bad.error is not None
-    assert lost.error is not None
-    assert good.error.total_variation <= bad.error.total_variation < 0.01
-    assert lost.error.total_variation >= 0.0
+    wide = Sphere(eps_s=0.5, eps_t=0.5, tau=0.1)
+    errors = [
+        allocate(increments, features, wide, geometry=kind).error for kind in ("cells", "sparse")
+    ]
+    good, bad = (error.total_variation for error in errors if error is not None)
+    assert good < bad / 3
 
 
 def test_exact_allocations_and_controls_that_match_everything_have_no_certificate() -> None:
