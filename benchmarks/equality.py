@@ -1,7 +1,8 @@
 """Whether two source trees compute the same: the same runs with both, compared to the last bit.
 
-Results must be equal apart from the identity, logs apart from times; configurations may be spelled
-differently, and the keys that are get listed. A run that is finished is not repeated.
+Results must be equal apart from the identity, logs apart from times. What only the tree after has
+to say is listed, as are the keys in which configurations differ: they may be spelled differently.
+A run that is finished is not repeated.
 
 Examples:
   python -m benchmarks.equality BEFORE/src AFTER/src --out DIR --data DATA
@@ -12,9 +13,11 @@ import argparse
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,18 +190,38 @@ def differences(before: object, after: object, where: str = "") -> Iterator[str]
         yield f"{where}: {_text(before)} -> {_text(after)}"
 
 
-def compare(before: Path, after: Path) -> tuple[list[str], list[str]]:
-    """Where results and logs of two folders differ, and which keys of their configurations."""
+@dataclass(frozen=True)
+class Comparison:
+    """What two folders of a run have to say differently."""
+
+    places: tuple[str, ...] = ()
+    """Of results and logs: they should be equal."""
+    added: tuple[str, ...] = ()
+    """Names in the results and the log after that there were none of before."""
+    keys: tuple[str, ...] = ()
+    """Of configurations."""
+
+
+def compare(before: Path, after: Path) -> Comparison:
+    """Compare the folders of a run, made by two trees."""
     configs = [_json(folder / "config.json") for folder in (before, after)]
     places = [
         *differences(_results(before), _results(after), "results"),
         *differences(_log(before), _log(after), "log"),
     ]
+    new = [place for place in places if _NEW in place]
+    # Every line of a log may have it: its name once.
+    names = (re.sub(r"\[\d+\]", "", place.partition(_NEW)[0]) for place in new)
     keys = sorted(key for key in {*configs[0], *configs[1]} if _differs(key, *configs))
-    return places, keys
+    return Comparison(
+        tuple(place for place in places if _NEW not in place),
+        tuple(dict.fromkeys(names)),
+        tuple(keys),
+    )
 
 
 _ABSENT = object()
+_NEW = ": absent -> "
 
 
 def _text(value: object) -> str:
@@ -229,14 +252,15 @@ def _log(folder: Path) -> list[dict[str, Any]]:
 def verdict(run: Run, before: Source, after: Source) -> tuple[bool, str]:
     """Whether a run came out equal, and what to say about it."""
     try:
-        places, keys = compare(before(run), after(run))
+        found = compare(before(run), after(run))
     except (UserError, OSError) as error:
         return False, f"failed: {error}"
-    spelled = f" (config differs in {', '.join(keys)})" if keys else ""
-    if not places:
-        return True, f"equal{spelled}"
-    more = f"; and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-    return False, f"differs in {'; '.join(places[:SHOWN])}{more}{spelled}"
+    notes = f" (new: {', '.join(found.added)})" if found.added else ""
+    notes += f" (config differs in {', '.join(found.keys)})" if found.keys else ""
+    if not found.places:
+        return True, f"equal{notes}"
+    more = f"; and {len(found.places) - SHOWN} more" if len(found.places) > SHOWN else ""
+    return False, f"differs in {'; '.join(found.places[:SHOWN])}{more}{notes}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -252,6 +276,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--before-runs", type=Path, metavar="DIR", help="in place of a tree before")
     groups = list(dict.fromkeys(run.group for run in RUNS))
     parser.add_argument("--only", choices=groups, help="compare only these runs")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time (default: 1)")
     arguments = parser.parse_args(argv)
     try:
         before, after = _sources(arguments)
@@ -260,11 +285,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     wanted = [run for run in RUNS if arguments.only in (None, run.group)]
     equal = 0
-    for number, run in enumerate(wanted, start=1):
-        print(f"{number}/{len(wanted)}  {run}", end="  ", flush=True)
-        same, words = verdict(run, before, after)
-        print(words, flush=True)
-        equal += same
+    with ThreadPoolExecutor(arguments.workers) as pool:
+        verdicts = pool.map(lambda run: verdict(run, before, after), wanted)
+        for number, (run, (same, words)) in enumerate(zip(wanted, verdicts, strict=True), start=1):
+            print(f"{number}/{len(wanted)}  {run}  {words}", flush=True)
+            equal += same
     print(f"{equal} of {len(wanted)} runs are equal")
     return int(equal < len(wanted))
 

@@ -15,7 +15,7 @@ from sphere_replay.sandbox.isolation import ISOLATIONS, missing
 
 SOURCE = Path(sphere_replay.__file__).parents[1]
 MAIN = "from sphere_replay.cli import main; code = main(sys.argv[1:])"
-ASKS_THE_DOMAINS = ("show", "run", "sweep", "search")
+ASKS_THE_DOMAINS = ("show", "run", "search")
 """Commands whose options are partly the domains' own."""
 FRONT = {"sphere_replay", "sphere_replay.cli", "sphere_replay.errors", "sphere_replay.extras"}
 
@@ -137,12 +137,17 @@ def test_a_broken_numpy_is_not_hushed_up() -> None:
 
 
 @pytest.mark.skipif(all(missing(name) for name in ISOLATIONS), reason="no isolation here")
-def test_the_sandbox_is_checked_with_pytest_alone(tmp_path: Path) -> None:
+def test_the_sandbox_is_checked_with_torch_alone_and_proved_with_pytest_alone(
+    tmp_path: Path, torch_alone: Path
+) -> None:
     fewer = "from sphere_replay.sandbox import battery as b; every = b.battery"
     fewer += "; b.battery = lambda facts: every(facts)[:3]"
     ended = python(f"{fewer}; {MAIN}", "sandbox", "check", folder=only("pytest", tmp_path))
     assert (ended.code, ended.err) == (0, "")
     assert "contains 3 of 3 hostile programs" in ended.out
-    ended = python(MAIN, "sandbox", "check")
+    ended = python(MAIN, "sandbox", "check", folder=torch_alone)
+    assert (ended.code, ended.err) == (0, "")
+    assert "starts here; proof: this needs pytest: pip install 'sphere-replay[c" in ended.out
+    ended = python(MAIN, "sandbox", "run", __file__, __file__, folder=torch_alone)
     assert ended.code == 2
     assert ended.err == "sphere: this needs pytest: pip install 'sphere-replay[coding]'\n"

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sphere_replay import Sphere, allocate
-from sphere_replay.allocation.sampling import Scheme, draw, inclusion_probabilities, sample
+from sphere_replay.allocation.sampling import (
+    Scheme,
+    draw,
+    draw_distinct,
+    inclusion_probabilities,
+    sample,
+)
 from strategies import increments, sampling_weights
 from tensors import seeded, standard_error
 
@@ -230,3 +236,37 @@ class TestErrors:
         allocation = allocate(torch.ones(3), torch.eye(3))
         with pytest.raises(ValueError, match="lottery"):
             allocation.sample(1, "lottery")
+
+
+class TestLargeMemories:
+    """Searching a cumulated sum draws what shuffles and heaps draw."""
+
+    @pytest.fixture(autouse=True)
+    def _large(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sphere_replay.allocation.sampling.LARGE", 4)
+
+    @pytest.mark.parametrize("scheme", [Scheme.REPLACEMENT, Scheme.SUCCESSIVE])
+    def test_frequencies_are_the_same(
+        self, scheme: Scheme, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        draws = 4000
+        searched = inclusion_counts(WEIGHTS, 3, scheme, draws)
+        monkeypatch.setattr("sphere_replay.allocation.sampling.LARGE", 1 << 16)
+        usual = inclusion_counts(WEIGHTS, 3, scheme, draws)
+        noise = (usual + searched).sqrt()
+        assert bool(((usual - searched).abs() < 4 * noise).all())
+
+    def test_distinct_draws_are_distinct_and_fill_up(self) -> None:
+        weights = torch.tensor([0.0, 1.0, 0.0, 1e-9, 0.0, 0.0])
+        for seed in range(20):
+            found = draw(weights / weights.sum(), 4, Scheme.SUCCESSIVE, seeded(seed))
+            assert len(set(found.tolist())) == 4
+            assert {1, 3} <= set(found.tolist())
+
+    def test_uniform_distinct_numbers(self) -> None:
+        found = torch.stack([draw_distinct(9, 3, seeded(seed)) for seed in range(3000)])
+        assert bool((found.sort(dim=1).values.diff(dim=1) > 0).all())
+        for place in found.T:
+            counts = place.bincount(minlength=9).double()
+            assert bool(((counts - 3000 / 9).abs() < 5 * math.sqrt(3000 / 9)).all())
+        assert sorted(draw_distinct(9, 20, seeded()).tolist()) == list(range(9))

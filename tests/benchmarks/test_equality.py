@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import equality
-from benchmarks.equality import RUNS, Run, compare, differences, finished, main
+from benchmarks.equality import RUNS, Comparison, Run, compare, differences, finished, main
 from sphere_replay.errors import DataError
 
 TREE = '''
@@ -168,10 +168,22 @@ def test_a_finished_run_is_found_by_its_settings(tmp_path: Path) -> None:
     (folder(tmp_path, "digits-5", **shared, options={}) / "results.json").unlink()
     find = finished(tmp_path)
     assert (find(plain), find(drawn)) == (one, two)
-    assert compare(one, two) == ([], ["options"])
+    assert compare(one, two) == Comparison(keys=("options",))
     folder(tmp_path, "digits-6", **shared, options={})
     with pytest.raises(DataError, match="one finished run of this, but has digits-1, digits-6"):
         finished(tmp_path)(plain)
+
+
+def test_what_only_the_tree_after_says_is_no_difference_but_what_it_leaves_out_is(
+    tmp_path: Path,
+) -> None:
+    one, two = folder(tmp_path, "digits-1"), folder(tmp_path, "digits-2")
+    (two / "results.json").write_text('{"metrics": {"tail": [1.0]}}')
+    (two / "log.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    (one / "results.json").write_text('{"metrics": {}}')
+    (one / "log.jsonl").write_text("{}\n{}\n")
+    assert compare(one, two) == Comparison(added=("results.metrics.tail", "log.step"))
+    assert compare(two, one).places[0] == "results.metrics.tail: [1.0] -> absent"
 
 
 def test_every_host_selection_and_domain_is_on_the_list() -> None:

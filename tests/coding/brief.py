@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sphere_replay.coding.config import CodingConfig
-from sphere_replay.coding.job import CodingJob, run_coding_job
+from sphere_replay.coding.job import CodingJob, make_job
 from sphere_replay.coding.presets import resolve
 
 BRIEF: dict[str, Any] = {
@@ -38,4 +38,4 @@ def brief(select: str = "uniform", host: str = "er", **overrides: Any) -> Coding
 
 
 def job_of(config: CodingConfig) -> CodingJob:
-    return run_coding_job(config, None, home())
+    return make_job(config, None, home())

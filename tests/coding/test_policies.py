@@ -10,7 +10,7 @@ import torch
 from coding.brief import brief, home, job_of
 from sphere_replay.coding import judge as judge_module
 from sphere_replay.coding.evaluation import accuracy, greedy_programs
-from sphere_replay.coding.job import CodingJob, run_coding_job
+from sphere_replay.coding.job import CodingJob, make_job
 from sphere_replay.coding.judge import Judge, open_sandbox
 from sphere_replay.coding.micro_model import MicroSpec, build_qwen2, micro_tokenizer, near_wrong
 from sphere_replay.coding.models import REQUEST, load_policy, prompt_ids, prompt_of
@@ -122,7 +122,7 @@ def test_adapters_chat_and_problems_of_a_file_go_through_the_trainer(tmp_path: P
         max_prompt=200,
         max_completion=8,
     )
-    job = run_coding_job(config, tmp_path, tmp_path)
+    job = make_job(config, tmp_path, tmp_path)
     records = []
 
     def after_step(record: Any, seconds: Any = None) -> None:
@@ -168,14 +168,14 @@ def test_a_machine_without_isolation_is_told_how_to_proceed(
 
     monkeypatch.setattr(judge_module, "Sandbox", refuse)
     with pytest.raises(DataError, match=r"not run here\. .*sandbox check.*--set unsafe=true"):
-        run_coding_job(brief(), None, tmp_path)
+        make_job(brief(), None, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(importlib.import_module("sys").modules, "trl", None)
     with pytest.raises(DataError, match=r"pip install 'sphere-replay\[coding\]'"):
-        run_coding_job(brief(), None, tmp_path)
+        make_job(brief(), None, tmp_path)
 
 
 def test_adapters_begin_alike_for_every_selection() -> None:

@@ -122,6 +122,21 @@ def test_one_pass_over_the_benchmark_is_860_updates() -> None:
     assert [task for task, _ in batches] == sorted(task for task, _ in batches)
 
 
+def test_wrong_answers_are_exactly_as_many_as_asked_and_other_labels_of_the_task() -> None:
+    corpus = generated_corpus()
+    name = next(iter(corpus.tasks))
+    streams = [
+        build_stream(corpus, [name], 3, cap=50, tests_per_task=20, noise=noise).tasks[0]
+        for noise in (0.0, 0.4)
+    ]
+    clean, noisy = streams
+    assert [e.sentence for e in clean.train] == [e.sentence for e in noisy.train]
+    changed = [b.label for a, b in zip(clean.train, noisy.train, strict=True) if a != b]
+    assert len(changed) == 20
+    assert set(changed) <= set(clean.task.labels)
+    assert clean.judged == noisy.judged
+
+
 def test_seeds_shuffle_the_stream_and_leave_the_tests_alone() -> None:
     corpus = Corpus("c", {"x": sized("x", 30, 20)})
     first, again, other = (

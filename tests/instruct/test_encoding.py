@@ -5,14 +5,14 @@ import torch
 
 from instruct.small import corpus, llama, t5, tokenizer
 from sphere_replay.errors import DataError
-from sphere_replay.instruct.encoding import Encoder
+from sphere_replay.instruct.encoding import PromptEncoder
 from sphere_replay.instruct.tasks import Example, Task
 
 TOPIC = corpus().tasks["topic"]
 EXAMPLE = TOPIC.train[0]
 
 
-def written(encoder: Encoder, ids: torch.Tensor) -> str:
+def written(encoder: PromptEncoder, ids: torch.Tensor) -> str:
     """The text of tokens; a tokenizer may put a space behind a heading."""
     return " ".join(encoder.text(ids).split())
 
@@ -27,7 +27,7 @@ def task_with(*labels: str) -> Task:
 
 
 def test_an_encoder_reads_the_prompt_and_a_decoder_writes_the_label() -> None:
-    encoder = Encoder(tokenizer(), True, 64)
+    encoder = PromptEncoder(tokenizer(), True, 64)
     (row,) = encoder.rows(TOPIC, [EXAMPLE])
     assert written(encoder, row["input_ids"]) == plain(TOPIC.prompt(EXAMPLE.sentence))
     assert row["input_ids"][-1] == tokenizer().eos_token_id
@@ -37,7 +37,7 @@ def test_an_encoder_reads_the_prompt_and_a_decoder_writes_the_label() -> None:
 
 
 def test_a_decoder_reads_both_and_learns_the_label_only() -> None:
-    encoder = Encoder(tokenizer(), False, 64)
+    encoder = PromptEncoder(tokenizer(), False, 64)
     (row,) = encoder.rows(TOPIC, [EXAMPLE])
     (prompt,) = encoder.prompts(TOPIC, [EXAMPLE.sentence])
     assert torch.equal(row["input_ids"][: len(prompt)], prompt)
@@ -52,7 +52,7 @@ def test_a_decoder_reads_both_and_learns_the_label_only() -> None:
 
 @pytest.mark.parametrize("both", [True, False])
 def test_a_long_sentence_is_cut_and_everything_else_stays(both: bool) -> None:
-    encoder = Encoder(tokenizer(), both, 24)
+    encoder = PromptEncoder(tokenizer(), both, 24)
     long = " ".join(["the otter and the lynx"] * 40)
     ids, short = encoder.prompts(TOPIC, [long, EXAMPLE.sentence])
     text = written(encoder, ids)
@@ -68,13 +68,13 @@ def test_a_long_sentence_is_cut_and_everything_else_stays(both: bool) -> None:
 
 def test_instruction_and_options_must_leave_room_for_a_sentence() -> None:
     with pytest.raises(DataError, match=r"options of topic take \d+ tokens.*raise max_source"):
-        Encoder(tokenizer(), True, 3).check([TOPIC])
+        PromptEncoder(tokenizer(), True, 3).check([TOPIC])
 
 
 def test_a_label_that_tokenises_to_nothing_is_refused() -> None:
     for label in ("", " ", "..."):
         with pytest.raises(DataError, match="of odd tokenises to nothing"):
-            Encoder(tokenizer(), True, 64).check([task_with("fine", label)])
+            PromptEncoder(tokenizer(), True, 64).check([task_with("fine", label)])
 
 
 def test_so_is_a_label_that_the_tokenizer_cannot_write() -> None:
@@ -91,14 +91,14 @@ def test_so_is_a_label_that_the_tokenizer_cannot_write() -> None:
             return "".join(chr(number) for number in ids.tolist() if number > 1)
 
     with pytest.raises(DataError, match=r"'zoo' of odd comes back .* as 'oo'"):
-        Encoder(Forgetful(), True, 64).check([task_with("zoo")])
+        PromptEncoder(Forgetful(), True, 64).check([task_with("zoo")])
 
 
 def test_an_example_longer_than_the_model_is_refused_before_training() -> None:
     base = llama(positions=50)
     limit = base.model.config.max_position_embeddings
     with pytest.raises(DataError, match=r"longer than the model's 50: lower max_source to 4\d"):
-        Encoder(tokenizer(), False, 64, limit).check([TOPIC])
-    Encoder(tokenizer(), False, 40, limit).check([TOPIC])
-    Encoder(tokenizer(), True, 64, None).check(list(corpus().tasks.values()))
+        PromptEncoder(tokenizer(), False, 64, limit).check([TOPIC])
+    PromptEncoder(tokenizer(), False, 40, limit).check([TOPIC])
+    PromptEncoder(tokenizer(), True, 64, None).check(list(corpus().tasks.values()))
     assert t5().is_encoder_decoder

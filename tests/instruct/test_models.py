@@ -10,7 +10,7 @@ import torch
 
 from instruct.small import SPEC, corpus, llama, save, t5, tokenizer
 from sphere_replay.errors import DataError
-from sphere_replay.instruct.encoding import Encoder
+from sphere_replay.instruct.encoding import PromptEncoder
 from sphere_replay.instruct.evaluation import answers
 from sphere_replay.instruct.models import load_base, lora_targets, with_adapters
 from sphere_replay.instruct.tiny import (
@@ -150,7 +150,7 @@ def test_tokens_that_share_texts_have_near_embeddings() -> None:
 
 def test_headings_are_single_tokens() -> None:
     task = corpus().tasks["topic"]
-    encoder = Encoder(tokenizer(), True, 64)
+    encoder = PromptEncoder(tokenizer(), True, 64)
     (ids,) = encoder.prompts(task, ["otter"])
     assert tokenizer().convert_ids_to_tokens(int(ids[0])) == task.head
     assert len(ids) <= 5
@@ -192,7 +192,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("build", [t5, llama])
 def test_answers_do_not_depend_on_what_shares_a_batch(build: Callable[[], BaseModel]) -> None:
     base = build()
-    encoder = Encoder(base.tokenizer, base.is_encoder_decoder, 64)
+    encoder = PromptEncoder(base.tokenizer, base.is_encoder_decoder, 64)
     task = corpus().tasks["topic"]
     prompts = encoder.prompts(task, ["the otter", "the otter, the lynx and the heron again", "x"])
     base.model.train()

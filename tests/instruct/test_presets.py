@@ -8,7 +8,7 @@ import pytest
 from sphere_replay.errors import ConfigError
 from sphere_replay.instruct.config import HOST_NAMES, InstructConfig
 from sphere_replay.instruct.presets import names, provenance, resolve
-from sphere_replay.replay import UNLABELLED
+from sphere_replay.replay import SELECTIONS
 
 PRESETS = ["instruct-t5-large", "instruct-smollm2", "instruct-tiny"]
 
@@ -18,7 +18,7 @@ def test_there_are_three_presets() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("select", UNLABELLED)
+@pytest.mark.parametrize("select", SELECTIONS)
 def test_every_selection_resolves_and_survives_json(preset: str, select: str) -> None:
     for host in HOST_NAMES:
         if host == "none" and select != "uniform":
@@ -92,7 +92,7 @@ def test_an_order_can_be_spelled_out() -> None:
             {"capacity": 3},
             r"4 distinct memories .* capacity=3: raise capacity",
         ),
-        ({"select": "sphere-calibrated"}, "stored class labels, and these memories have none"),
+        ({"noise": 1.5}, r"noise must lie in \[0, 1\], got 1.5"),
         ({"pool": 3}, r"4 distinct memories cannot be drawn from pool=3"),
         ({"select": "mir-top", "top": 2}, r"4 distinct memories cannot be drawn from top=2"),
         ({"lr": 0}, "lr must be positive, got 0"),
@@ -120,6 +120,6 @@ def test_equal_numbers_are_one_configuration() -> None:
 
 
 def test_a_saved_configuration_with_a_strange_field_is_refused() -> None:
-    saved = resolve("instruct-tiny").to_dict() | {"noise": 0.4}
-    with pytest.raises(ConfigError, match="not part of the instruct configuration: noise"):
+    saved = resolve("instruct-tiny").to_dict() | {"augment": True}
+    with pytest.raises(ConfigError, match="not part of the instruct configuration: augment"):
         InstructConfig.from_dict(saved)

@@ -42,6 +42,29 @@ def test_lengths_are_those_of_the_longest_field() -> None:
     assert memory.capacity == 4
 
 
+def test_answers_are_numbered_by_task_and_target_tokens() -> None:
+    memory = TokenMemory(6, generator=generator_for(0, "admission"))
+    targets = [[5], [-100, 5], [6], [5], [5, 6], [6]]
+    rows = [
+        {"input_ids": torch.tensor([1, 2]), "labels": torch.tensor(target)} for target in targets
+    ]
+    memory.add(rows, [0, 0, 0, 1, 0, 0])
+    found = memory.answers(torch.arange(6))
+    alike = memory.answers(torch.tensor([5, 2]))
+    assert found is not None
+    assert alike is not None
+    assert (found.tolist(), alike.tolist()) == ([0, 0, 1, 2, 3, 1], [0, 0])
+
+
+def test_free_text_has_no_answers_to_share() -> None:
+    memory = TokenMemory(100, generator=generator_for(0, "admission"))
+    tokens = [*range(60), *[7] * 40]
+    rows = [{"input_ids": torch.tensor([1]), "labels": torch.tensor([token])} for token in tokens]
+    memory.add(rows, [0] * 100)
+    assert memory.answers(torch.arange(100)) is None
+    assert memory.answers(torch.arange(40, 100)) is not None  # too few to tell
+
+
 def test_what_is_stored_is_a_copy() -> None:
     memory = TokenMemory(4, generator=generator_for(0, "admission"))
     batch = torch.zeros(1000, dtype=torch.int64)

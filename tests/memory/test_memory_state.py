@@ -12,7 +12,7 @@ from sphere_replay.memory import Admission, ClassBalanced, GreedyBalanced, Memor
 from sphere_replay.storage.saved import load_tree, save_tree
 from sphere_replay.storage.trees import flatten
 from states import spelled
-from tensors import seeded
+from tensors import random, seeded
 
 POLICIES: list[Callable[[], Admission]] = [Reservoir, ClassBalanced, GreedyBalanced]
 
@@ -184,3 +184,38 @@ def test_the_saved_slots_of_a_class_hold_that_class(policy: Callable[[], Admissi
     assert memory["y"][held["slots"]].tolist() == owners
     assert held["slots"].sort().values.tolist() == list(range(len(memory)))
     assert sorted(held["counts"]) == list(range(8))
+
+
+def test_changes_of_a_batch_bring_a_copy_to_the_same_state() -> None:
+    def grown(batches: int) -> Memory:
+        memory = Memory(20, generator=seeded())
+        for batch in range(batches):
+            memory.add(x=random(6, 3, seed=batch), y=torch.full((6,), batch))
+        return memory
+
+    memory, copy = grown(4), grown(0)
+    copy.load_state_dict(memory.state_dict())
+    start = memory.mark
+    memory.add(x=random(6, 3, seed=9), y=torch.full((6,), 9))
+    memory.update(torch.tensor([2, 2]), y=torch.tensor([70, 71]))
+    changes = memory.changes(start)
+    assert 1 <= len(changes["slots"]) <= 7
+    assert 2 in changes["slots"].tolist()
+    copy.apply_changes(changes)
+    assert spelled(copy.state_dict()) == spelled(memory.state_dict())
+    later = copy.mark
+    for both in (memory, copy):
+        both.add(x=random(6, 3, seed=10), y=torch.full((6,), 10))
+    assert spelled(copy.state_dict()) == spelled(memory.state_dict())
+    assert len(copy.changes(copy.mark)["slots"]) == 0
+    assert copy.changes(later)["after"] == 30
+    with pytest.raises(ValueError, match=r"follow a memory that had seen 24 rows, .* seen 36"):
+        copy.apply_changes(changes)
+
+
+def test_changes_from_the_beginning_are_the_whole_memory() -> None:
+    memory, empty = Memory(5, generator=seeded()), Memory(5, generator=seeded(1))
+    start = memory.mark
+    memory.add(x=random(9, 2))
+    empty.apply_changes(memory.changes(start))
+    assert spelled(empty.state_dict()) == spelled(memory.state_dict())

@@ -281,6 +281,24 @@ def test_features_and_losses_of_ones_own() -> None:
         Replay(memory, loss=loss, features=lambda x: x, **options).draw(4)
 
 
+def test_a_backbone_that_returns_one_tensor_is_told_what_is_missing() -> None:
+    class Backbone(Net):
+        def forward_features(self, x: Tensor) -> Tensor:  # type: ignore[override]  # as others do
+            features: Tensor = self.body(x)
+            return features
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs: Tensor = self.head(self.body(x))
+            return outputs
+
+    model = Backbone()
+    learnt(model)
+    # Two examples would unpack into something, and go wrong in silence.
+    replay = Replay(remembered(), model=model, lr=0.1, pool=2, generator=generator())
+    with pytest.raises(ValueError, match=r"Backbone.forward_features gave a Tensor, but scoring"):
+        replay.draw(2)
+
+
 def test_a_loop_without_a_stream_gradient_is_told_so() -> None:
     replay = Replay(remembered(), model=Net(), lr=0.1, generator=generator())
     with pytest.raises(RuntimeError, match=r"loss\.backward"):

@@ -132,8 +132,8 @@ def test_values_stand_beside_published_ones_only_if_the_model_is_the_papers(
 @pytest.mark.parametrize("name", ["cifar10-frozen", "cifar100-frozen"])
 def test_tables_of_frozen_encoders_have_nothing_published(name: str) -> None:
     table = TABLES[name]
-    methods = ("ER", "ER + SPHERE", "MIR-prop", "DER++", "ER-ACE", "ER-ACE + SPHERE")
-    assert table.methods[:6] == methods
+    hosts = [row.method for row in table.rows if row.baseline is None]
+    assert hosts == ["ER", "ER-ACE", "DER++"]
     assert tuple(table.columns) == ("Clean", "20%", "40%", "60%")
     assert (table.published, table.relative) == ({}, False)
     config = vision(name, "ER + SPHERE", "40%")

@@ -4,7 +4,7 @@ from sphere_replay.allocation.allocate import allocate
 from sphere_replay.allocation.backing import Strength, Votes
 from sphere_replay.allocation.controls import Control
 from sphere_replay.allocation.recipe import Sphere
-from sphere_replay.allocation.result import Allocation
+from sphere_replay.allocation.result import Allocation, Certificate
 from sphere_replay.allocation.sampling import Sample, Scheme, inclusion_probabilities
 from sphere_replay.allocation.scales import (
     CalibratedScales,
@@ -19,6 +19,7 @@ from sphere_replay.allocation.scales import (
 __all__ = [
     "Allocation",
     "CalibratedScales",
+    "Certificate",
     "Control",
     "FixedScales",
     "NeighborScales",

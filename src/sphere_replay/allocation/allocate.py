@@ -12,6 +12,7 @@ from sphere_replay.allocation.backing import (
     noise_strength,
     permuted_within_classes,
 )
+from sphere_replay.allocation.certificate import Trace, certify
 from sphere_replay.allocation.controls import (
     Control,
     matching_temperature,
@@ -29,7 +30,7 @@ from sphere_replay.allocation.smoothing import (
 )
 from sphere_replay.allocation.transport import transport
 from sphere_replay.geometry import Geometry, PermutedGeometry, build_geometry
-from sphere_replay.geometry.build import DEFAULT_BUDGET
+from sphere_replay.geometry.build import DEFAULT_BUDGET, Kind
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
 from sphere_replay.validation import check_increments
 
@@ -43,6 +44,7 @@ def allocate(
     running_scale: float | None = None,
     generator: torch.Generator | None = None,
     budget: int = DEFAULT_BUDGET,
+    geometry: Kind | str = Kind.AUTO,
 ) -> Allocation:
     """Turn loss increments into replay weights, asking each memory's neighbours first.
 
@@ -58,6 +60,8 @@ def allocate(
         generator: Source of the shuffle of the `permuted` and `backing-permuted` controls; used by
             nothing else.
         budget: Bytes that distances may occupy; beyond it they are recomputed tile by tile.
+        geometry: `auto` is exact up to `EXACT_UP_TO` memories and approximate beyond, with a bound
+            on what that changes in `Allocation.error`; `exact` is exact at any size. See `Kind`.
 
     Returns:
         The allocation. If no consensus is positive, or the temperature is zero, nothing is
@@ -89,33 +93,34 @@ def allocate(
         raise ValueError(
             f"{len(delta)} increments but {len(features)} feature rows: both need one per memory"
         )
-    geometry = (
-        build_geometry(features, recipe.distance, budget=budget)
+    places = (
+        build_geometry(features, recipe.distance, budget=budget, kind=geometry)
         if isinstance(features, Tensor)
         else features
     )
-    if geometry.size != len(delta):
-        raise ValueError(f"{len(delta)} increments but a geometry of {geometry.size} memories")
-    delta = delta.to(geometry.device, accumulation_dtype(geometry.device))
+    if places.size != len(delta):
+        raise ValueError(f"{len(delta)} increments but a geometry of {places.size} memories")
+    delta = delta.to(places.device, accumulation_dtype(places.device))
     if recipe.control is Control.PERMUTED:
-        geometry = _shuffled(geometry, recipe, generator)
-    result = _allocate(delta, geometry, recipe, running_scale)
+        places = _shuffled(places, recipe, generator)
+    result, trace = _allocate(delta, places, recipe, running_scale)
     if labels is not None:
-        labels = labels.to(geometry.device)
-        result = _with_backing(result, geometry, labels, recipe, generator)
+        labels = labels.to(places.device)
+        result = _with_backing(result, places, labels, recipe, generator)
+    result = replace(result, error=certify(result, trace, delta, places, recipe, labels))
     return result.to(torch.promote_types(increments.dtype, torch.float32))
 
 
 def _allocate(
     delta: Tensor, geometry: Geometry, recipe: Sphere, running_scale: float | None
-) -> Allocation:
+) -> tuple[Allocation, Trace]:
     alone = recipe.control is Control.IDENTITY
     eps_s, eps_t = recipe.scales.bandwidths(geometry)
     smoother = _smoother(recipe, geometry, eps_s)
     consensus = smoother.average(delta)
     support = consensus.clamp(min=0)
     temperature, scale = recipe.scales.temperature(delta, support, eps_t, running_scale)
-    target, value = transport(geometry, eps_t, temperature, support)
+    target, value, log_reached = transport(geometry, eps_t, temperature, support)
     if temperature == 0:
         sensitivity = torch.zeros_like(delta)
     else:
@@ -137,15 +142,15 @@ def _allocate(
         running_scale=scale,
         geometry=None if alone else geometry,
     )
+    trace = Trace(smoother.row_sums, log_reached)
     match recipe.control:
         case Control.CONSENSUS:
-            return _with_softmax(full, smoother, alpha)
+            full = _with_softmax(full, smoother, alpha)
         case Control.NO_TRANSPORT:
-            return _with_sensitivity(full, normalized(support), alpha)
+            full = _with_sensitivity(full, normalized(support), alpha)
         case Control.MATCHED_MIR:
-            return _with_matched_mir(full, delta)
-        case _:
-            return full
+            full = _with_matched_mir(full, delta)
+    return full, trace
 
 
 def _smoother(recipe: Sphere, geometry: Geometry, eps_s: float) -> Smoother:

@@ -18,8 +18,8 @@ from sphere_replay.geometry import Geometry
 from sphere_replay.numeric import accumulation_dtype
 from sphere_replay.validation import Choice
 
-_VOTES_HELD = 1 << 22
-"""Votes `[m, classes]` at a time; more classes take further passes over the kernel."""
+_VOTES_HELD, _CLASSES_HELD = 1 << 22, 16
+"""Votes `[m, classes]` at a time, and the fewest classes; more take further passes."""
 
 _TIE = 1 - 1e-6
 """Votes this close to the most are as many: the difference is the float32 kernel's."""
@@ -67,7 +67,7 @@ def back_labels(
     precision = accumulation_dtype(geometry.device)
     classes, belongs, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     own, most, by_chance = torch.zeros(3, len(labels), dtype=precision, device=labels.device)
-    width = max(1, _VOTES_HELD // len(labels))
+    width = max(_CLASSES_HELD, _VOTES_HELD // len(labels))
     for block in torch.split(torch.arange(len(classes), device=labels.device), width):
         members = belongs[:, None] == block
         cast = geometry.apply_kernel(eps, members.to(precision), others_only=True)
@@ -85,6 +85,20 @@ def back_labels(
     outvoted = float((own < _TIE * most)[heard].sum())
     expected = float((1 - by_chance)[heard].sum())
     return Backing(shares, min(1.0, outvoted / expected) if expected > 0 else 0.0)
+
+
+def shares_of_votes(kernel: Tensor, labels: Tensor, chosen: Tensor, votes: Votes) -> Tensor:
+    """backing_i of the chosen memories `[n]`, from their rows of K without themselves `[n, m]`."""
+    _, belongs, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    own = belongs[chosen]
+    cast = kernel.new_zeros(len(kernel), len(counts)).index_add_(1, belongs, kernel)
+    if votes is Votes.BALANCED:
+        others = counts - torch.nn.functional.one_hot(own, len(counts))
+        cast = cast / others.clamp(min=1)
+    most = cast.amax(dim=1)
+    heard = most > 0
+    share = cast.gather(1, own[:, None])[:, 0] / most.masked_fill(~heard, 1.0)
+    return torch.where(heard, share, 1.0)
 
 
 def noise_strength(label_noise: float) -> float:

@@ -11,6 +11,18 @@ from sphere_replay.geometry import Geometry, Neighborhood
 from sphere_replay.numeric import effective_sample_size
 
 
+@dataclass(frozen=True)
+class Certificate:
+    """A bound on what approximate kernels may have changed, see `certificate`."""
+
+    total_variation: float
+    """Of p from that of exact kernels at the same scales and temperature: at most this."""
+    confidence: float
+    """With this probability over the sample."""
+    rows: int
+    """Memories in the sample, whose exact kernel rows were computed."""
+
+
 @dataclass(frozen=True, eq=False)
 class Allocation:
     """Replay weights of m memories. All vectors are `[m]`, in the increments' precision."""
@@ -49,6 +61,9 @@ class Allocation:
     """The label noise that the memory shows (see `Backing.label_noise`); None without labels."""
     agreement: float = 0.0
     """a: how strongly backing counted in the weights."""
+    error: Certificate | None = None
+    """How far the probabilities may be from exact ones. None if they are exact, or if the control
+    matches or shuffles the whole result, which no sample of rows can tell about."""
 
     def __len__(self) -> int:
         return len(self.weights)

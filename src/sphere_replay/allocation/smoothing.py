@@ -16,6 +16,11 @@ from sphere_replay.geometry import Geometry
 class Smoother(Protocol):
     """A row-stochastic operator on `[m]` vectors."""
 
+    @property
+    def row_sums(self) -> Tensor | None:
+        """K 1 `[m]`, zero for who stands alone; None before an average or without a kernel."""
+        ...
+
     def average(self, values: Tensor) -> Tensor:
         """S values."""
         ...
@@ -32,6 +37,11 @@ class KernelSmoother:
         self._geometry = geometry
         self._eps = eps
         self._row_sums: Tensor | None = None
+
+    @property
+    def row_sums(self) -> Tensor | None:
+        """K 1."""
+        return self._row_sums
 
     def average(self, values: Tensor) -> Tensor:
         """S values = K values / K 1, for values of any magnitude."""
@@ -64,6 +74,11 @@ class LeaveOneOutSmoother:
         self._alone = row_sums == 0
         self._row_sums = row_sums.masked_fill(self._alone, 1.0)
 
+    @property
+    def row_sums(self) -> Tensor | None:
+        """K 1 over the others."""
+        return self._row_sums.masked_fill(self._alone, 0.0)
+
     def average(self, values: Tensor) -> Tensor:
         """S values, for values of any magnitude."""
         magnitude = values.abs().max()
@@ -83,6 +98,8 @@ class LeaveOneOutSmoother:
 
 class IdentitySmoother:
     """S = I: every memory stands alone."""
+
+    row_sums = None
 
     def average(self, values: Tensor) -> Tensor:
         """The values themselves."""

@@ -27,6 +27,8 @@ class Transport(NamedTuple):
     """q*, `[m]`: mass arriving at each memory, a probability vector; the gradient of the value."""
     value: Tensor
     """V_OT, a scalar."""
+    log_reached: Tensor | None = None
+    """log Z, `[m]`; None at T = 0."""
 
 
 def transport(geometry: Geometry, eps_t: float, temperature: float, risk: Tensor) -> Transport:
@@ -49,4 +51,5 @@ def transport(geometry: Geometry, eps_t: float, temperature: float, risk: Tensor
         log_reached = geometry.apply_log_kernel(eps_t, log_a)
         log_target = log_a + geometry.apply_log_kernel(eps_t, -log_reached) - math.log(size)
         target = log_target.exp()
-    return Transport(target, top + temperature * (log_reached.mean() - math.log(size)))
+    value = top + temperature * (log_reached.mean() - math.log(size))
+    return Transport(target, value, log_reached)

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 from sphere_replay.allocation import Sphere
 from sphere_replay.allocation.scales import FLOORS
 from sphere_replay.coding.micro_model import FORMAT, MicroSpec
-from sphere_replay.config import FlatConfig, described, one_of
+from sphere_replay.config import RunConfig, described, one_of
 from sphere_replay.errors import ConfigError
 from sphere_replay.integrations.trl.arguments import OBJECTIVE
-from sphere_replay.replay import UNLABELLED, ReplaySettings, selection_named
+from sphere_replay.replay import SELECTIONS, UNLABELLED, ReplaySettings, selection_named
 from sphere_replay.sandbox import Limits
 
 __all__ = ["HOST_NAMES", "MICRO", "SPLITS", "CodingConfig"]
@@ -25,7 +25,7 @@ ADAMW = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodingConfig(ReplaySettings, FlatConfig):
+class CodingConfig(ReplaySettings, RunConfig):
     """A resolved run: nothing is decided anywhere else. The defaults are the paper's."""
 
     DOMAIN: ClassVar[str] = "coding"
@@ -143,6 +143,11 @@ class CodingConfig(ReplaySettings, FlatConfig):
     def micro(self) -> MicroSpec:
         """The model that is made on the spot, if it is asked for."""
         return MicroSpec(steps=self.warm_up)
+
+    @property
+    def parts(self) -> dict[str, object]:
+        """What plug-ins may bring."""
+        return {"select": SELECTIONS[self.select]}
 
     @property
     def constants(self) -> dict[str, Any]:

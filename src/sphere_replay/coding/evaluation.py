@@ -29,15 +29,7 @@ def accuracy(
 def greedy_programs(
     model: Any, tokenizer: Any, problems: Sequence[Problem], *, length: int, tokens: int = 8192
 ) -> list[str]:
-    """Greedy programs of at most `length` tokens, in the order of the problems.
-
-    Args:
-        model: A causal model of transformers, bare or wrapped by PEFT; its mode is put back.
-        tokenizer: Of the model.
-        problems: What to solve.
-        length: Where a program is cut off.
-        tokens: Padded tokens, programs included, that are held at a time.
-    """
+    """Greedy programs of at most `length` tokens, in the order of the problems."""
     encoded = prompt_ids(problems, tokenizer)
     batches = token_batches([len(ids) + length for ids in encoded], tokens)
     written = write_greedily(model, tokenizer, encoded, length, batches, extra="coding")

@@ -72,12 +72,7 @@ class Sampled:
 
 
 class VisibleReward:
-    """TRL's reward function: 1 for passing the visible node. It keeps what it has judged.
-
-    Args:
-        judge: Runs the programs.
-        problems: By id.
-    """
+    """TRL's reward function: 1 for passing the visible node. It keeps what it has judged."""
 
     __name__ = "visible_reward"  # how TRL calls it in its logs
 

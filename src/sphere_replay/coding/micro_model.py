@@ -46,13 +46,7 @@ class MicroSpec:
 
 
 def micro_folder(lessons: Sequence[Problem], home: Path, spec: MicroSpec | None = None) -> Path:
-    """Folder of the policy in the format of transformers; built at the first call.
-
-    Args:
-        lessons: Micro-problems outside all splits of the runs.
-        home: Where models that are made here are kept.
-        spec: Size and budget.
-    """
+    """Folder of the policy in the format of transformers; built at the first call."""
     spec = spec or MicroSpec()
     origin = {"format": FORMAT, "lessons": digest(lessons), **asdict(spec)}
     return cached_folder(home, "micro", origin, lambda folder: _build(lessons, spec, folder))

@@ -24,12 +24,7 @@ Prompt = str | list[dict[str, str]]
 
 
 def load_policy(config: CodingConfig, home: Path) -> BaseModel:
-    """The policy that a run begins with.
-
-    Args:
-        config: Names the model.
-        home: Where models that are made here are kept.
-    """
+    """The policy that a run begins with."""
     match config.model:
         case "micro":
             source = str(micro_folder(lessons(), home, config.micro))

@@ -4,13 +4,19 @@ Needs TRL, so nothing imports this module before a run starts.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.data import Sampler
-from transformers import PrinterCallback
+from transformers import (
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from trl.trainer.grpo_config import GRPOConfig
 
 from sphere_replay.coding.config import ADAMW, CodingConfig
@@ -179,3 +185,35 @@ def build_trainer(
         )
     trainer.remove_callback(PrinterCallback)  # what a run has to say is in its log
     return trainer
+
+
+class Steps(TrainerCallback):
+    """Tells when training begins, and after each update which one it was and how long it took.
+
+    Args:
+        begin: Called once the optimizer exists.
+        step: Called with the update's number, from 0, and its seconds.
+    """
+
+    def __init__(self, begin: Callable[[], None], step: Callable[[int, float], None]) -> None:
+        self._begin = begin
+        self._step = step
+        self._since = 0.0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Before the first update."""
+        self._begin()
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Before each update."""
+        self._since = time.perf_counter()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """After each."""
+        self._step(state.global_step - 1, time.perf_counter() - self._since)

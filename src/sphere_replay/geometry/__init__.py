@@ -5,7 +5,9 @@ radii. Everything that can do so is a `Geometry`; the algorithm above it is writ
 """
 
 from sphere_replay.geometry.build import (
+    EXACT_UP_TO,
     DenseGeometry,
+    Kind,
     TiledGeometry,
     build_geometry,
     neighbor_distance_scale,
@@ -18,21 +20,29 @@ from sphere_replay.geometry.distances import (
     SquaredEuclidean,
 )
 from sphere_replay.geometry.embeddings import center_embeddings
-from sphere_replay.geometry.permuted import PermutedGeometry
-from sphere_replay.geometry.protocol import Geometry, Neighborhood
+from sphere_replay.geometry.large import CellGeometry, LowRankGeometry, SparseGeometry
+from sphere_replay.geometry.permuted import PermutedGeometry, exact_rows
+from sphere_replay.geometry.protocol import Approximate, Geometry, Neighborhood
 
 __all__ = [
+    "EXACT_UP_TO",
+    "Approximate",
+    "CellGeometry",
     "Cosine",
     "DenseGeometry",
     "Distance",
     "Euclidean",
     "Geometry",
+    "Kind",
+    "LowRankGeometry",
     "Neighborhood",
     "PermutedGeometry",
     "Precomputed",
+    "SparseGeometry",
     "SquaredEuclidean",
     "TiledGeometry",
     "build_geometry",
     "center_embeddings",
+    "exact_rows",
     "neighbor_distance_scale",
 ]

@@ -1,15 +1,42 @@
-"""From features to the geometry that suits their number, dense or tiled, and to their unit."""
+"""From features to the geometry that suits their number, and to their unit."""
 
 from torch import Tensor
 
 from sphere_replay.geometry.distances import Cosine, Distance, SquaredEuclidean
+from sphere_replay.geometry.large import CellGeometry, LowRankGeometry, SparseGeometry
 from sphere_replay.geometry.protocol import Geometry
-from sphere_replay.geometry.sources import CostSource
+from sphere_replay.geometry.sources import CostSource, PointSource
 from sphere_replay.geometry.tiles import TileGeometry
 from sphere_replay.numeric import median
+from sphere_replay.validation import Choice
 
 DEFAULT_BUDGET = 256 << 20
 """Bytes a tiled geometry may use beyond the features it was given."""
+
+EXACT_UP_TO = 32_768
+"""Memories that are exact unless asked otherwise. Time grows with their square beyond, too."""
+
+
+class Kind(Choice):
+    """How kernels are applied."""
+
+    AUTO = "auto"
+    """Exact up to `EXACT_UP_TO` memories, `cells` beyond."""
+    EXACT = "exact"
+    """Every pair: dense while half of the distances fit into the budget, tiled beyond."""
+    CELLS = "cells"
+    """Near pairs exactly, others by landmarks, as far as the kernel of each scale needs either."""
+    SPARSE = "sparse"
+    """Near pairs alone."""
+    LOW_RANK = "low-rank"
+    """Landmarks, and the pairs of each cell."""
+
+
+_APPROXIMATE = {
+    Kind.CELLS: CellGeometry,
+    Kind.SPARSE: SparseGeometry,
+    Kind.LOW_RANK: LowRankGeometry,
+}
 
 
 class DenseGeometry(TileGeometry):
@@ -35,17 +62,39 @@ class TiledGeometry(TileGeometry):
 
 
 def build_geometry(
-    features: Tensor, distance: Distance | None = None, *, budget: int = DEFAULT_BUDGET
+    features: Tensor,
+    distance: Distance | None = None,
+    *,
+    budget: int = DEFAULT_BUDGET,
+    kind: Kind | str = Kind.AUTO,
 ) -> Geometry:
-    """The exact geometry of `features` `[m, d]` under `distance`.
+    """The geometry of `features` `[m, d]` under `distance`; its `why` says which, and for what.
 
-    Dense while half of the m x m distances fit into `budget` bytes, tiled within it beyond that.
+    Exact ones are dense while half of the m x m distances fit into `budget` bytes, tiled within it
+    beyond that. Approximate ones hold a copy of the points in float32, and about 200 MiB.
     """
-    distance = distance or SquaredEuclidean()
+    distance, kind = distance or SquaredEuclidean(), Kind(kind)
     source = distance.source(features)
-    held = source.size * (source.size + 1) // 2 * source.dtype.itemsize
-    geometry: TileGeometry
-    geometry = DenseGeometry(source) if held <= budget else TiledGeometry(source, budget)
+    size = f"{source.size} memories"
+    points = isinstance(source, PointSource)
+    if kind is Kind.AUTO:
+        small = source.size <= EXACT_UP_TO
+        kind = Kind.EXACT if small or not points else Kind.CELLS
+        size += f", up to {EXACT_UP_TO} are exact" if small or points else " without features"
+    else:
+        size += f", {kind} was asked for"
+    geometry: TileGeometry | CellGeometry
+    if kind is Kind.EXACT:
+        held = source.size * (source.size + 1) // 2 * source.dtype.itemsize
+        dense = held <= budget
+        geometry = DenseGeometry(source) if dense else TiledGeometry(source, budget)
+        size += f"; {held >> 20} of {budget >> 20} MiB for their distances"
+        name = "dense" if dense else "tiled"
+    elif isinstance(source, PointSource):
+        geometry, name = _APPROXIMATE[kind](source), str(kind)
+    else:
+        raise ValueError(f"{kind} geometries put points into cells, and {distance} has none")
+    geometry.why = f"{name}: {size}"
     geometry.unit = distance.unit(geometry)
     return geometry
 

@@ -1,11 +1,11 @@
 """A geometry whose feature rows were dealt out to the wrong memories: the `permuted` control."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from sphere_replay.geometry.protocol import Geometry, Neighborhood
+from sphere_replay.geometry.protocol import Approximate, Geometry, Neighborhood
 
 
 class PermutedGeometry:
@@ -49,7 +49,9 @@ class PermutedGeometry:
 
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
         """`[len(neighbors), m]`: distance to the k-th nearest other memory, k clamped to m - 1."""
-        return self._base.neighbor_radius(neighbors)[:, self._places]
+        radius = self._base.neighbor_radius(neighbors)
+        # A sample of memories is one of places, whoever sits there.
+        return radius[:, self._places] if radius.shape[1] == self.size else radius
 
     def kernel_scales(self, neighbors: Sequence[float]) -> list[float]:
         """For each wanted number the eps at which it is the median N_eff: those of the base."""
@@ -58,3 +60,15 @@ class PermutedGeometry:
     def median_distance(self) -> float:
         """Median of C_kl over pairs k < l."""
         return self._base.median_distance()
+
+    def exact_rows(self) -> Callable[[Tensor], Tensor] | None:
+        """See the function of this name."""
+        rows, places = exact_rows(self._base), self._places
+        return None if rows is None else lambda memories: rows(places[memories])[:, places]
+
+
+def exact_rows(geometry: Geometry) -> Callable[[Tensor], Tensor] | None:
+    """Exact rows C[memories] of an approximate geometry; None for one that is exact as it is."""
+    if isinstance(geometry, PermutedGeometry):
+        return geometry.exact_rows()
+    return geometry.cost_rows if isinstance(geometry, Approximate) else None

@@ -56,7 +56,10 @@ class Geometry(Protocol):
         ...
 
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
-        """`[len(neighbors), m]`: distance to the k-th nearest other memory, k clamped to m - 1."""
+        """`[len(neighbors), m]`: distance to the k-th nearest other memory, k clamped to m - 1.
+
+        Approximate geometries tell it of a sample of memories, `[len(neighbors), n]`.
+        """
         ...
 
     def kernel_scales(self, neighbors: Sequence[float]) -> list[float]:
@@ -69,4 +72,13 @@ class Geometry(Protocol):
 
     def median_distance(self) -> float:
         """Median of C_kl over pairs k < l; over distinct pairs if most coincide; 0 if all do."""
+        ...
+
+
+@runtime_checkable
+class Approximate(Protocol):
+    """A geometry whose kernel products are not exact, but which knows exact rows."""
+
+    def cost_rows(self, memories: Tensor) -> Tensor:
+        """C[memories] `[n, m]`, exactly."""
         ...

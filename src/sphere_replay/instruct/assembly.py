@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sphere_replay.instruct.classification import load_classification
 from sphere_replay.instruct.config import InstructConfig
-from sphere_replay.instruct.encoding import Encoder
+from sphere_replay.instruct.encoding import PromptEncoder
 from sphere_replay.instruct.generated import generated_corpus
 from sphere_replay.instruct.models import load_base
 from sphere_replay.instruct.stream import TaskStream, build_stream
@@ -33,15 +33,16 @@ def build_task_stream(config: InstructConfig, corpus: Corpus) -> TaskStream:
         corpus,
         config.task_names,
         config.seed,
+        noise=config.noise,
         cap=config.cap,
         tests_per_task=config.tests_per_task,
         evaluate_on=config.evaluate_on,
     )
 
 
-def build_encoder(config: InstructConfig, base: BaseModel) -> Encoder:
+def build_encoder(config: InstructConfig, base: BaseModel) -> PromptEncoder:
     """The model's tokenizer within the run's lengths."""
-    return Encoder(
+    return PromptEncoder(
         base.tokenizer, base.is_encoder_decoder, config.max_source, longest_input(base.model)
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sphere_replay.errors import DataError
 from sphere_replay.extras import require
-from sphere_replay.instruct.tasks import UNLABELLED, Corpus, Example, Task
+from sphere_replay.instruct.tasks import NO_LABEL, Corpus, Example, Task
 
 _COLUMNS = ["sentence", "label"]
 
@@ -80,4 +80,4 @@ def _read_examples(path: Path) -> tuple[Example, ...]:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error
-    return tuple(Example(**row) for row in rows if row["label"] != UNLABELLED)
+    return tuple(Example(**row) for row in rows if row["label"] != NO_LABEL)

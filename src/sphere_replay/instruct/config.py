@@ -1,16 +1,17 @@
 """Everything that decides an instruction-tuning run, as one flat value: the run's identity."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.allocation.scales import FLOORS
-from sphere_replay.config import FlatConfig, described, one_of
+from sphere_replay.config import RunConfig, described, one_of
 from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.instruct.stream import EvaluateOn
 from sphere_replay.instruct.tasks import ORDERS
 from sphere_replay.instruct.tiny import FORMAT, MOST_WORDS, TinySpec
 from sphere_replay.language import LanguageReplaySettings
+from sphere_replay.replay import SELECTIONS
 
 __all__ = ["HOST_NAMES", "InstructConfig"]
 
@@ -21,7 +22,7 @@ BETA1, EPSILON = 0.9, 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstructConfig(LanguageReplaySettings, FlatConfig):
+class InstructConfig(LanguageReplaySettings, RunConfig):
     """A resolved run: nothing is decided anywhere else. Replay has its settings from the base."""
 
     DOMAIN: ClassVar[str] = "instruct"
@@ -33,6 +34,8 @@ class InstructConfig(LanguageReplaySettings, FlatConfig):
     order: str
     """Number of one of the corpus' orders, or the names of tasks separated by commas."""
     seed: int
+    noise: float = 0.0
+    """Share of each task's training answers that are replaced by another of its labels."""
     cap: int = 1000
     """Training examples per task, at most."""
     tests_per_task: int = 1000
@@ -62,6 +65,8 @@ class InstructConfig(LanguageReplaySettings, FlatConfig):
     """Padded tokens that are scored, or read for an answer, at a time."""
     threads: int = 1
     """CPU threads; sums are split by them, so results depend on it in the last digits."""
+    select_options: dict[str, Any] = field(default_factory=dict)
+    """The selection's own, where they are not its defaults."""
 
     def __post_init__(self) -> None:
         self.check_fields()
@@ -84,13 +89,14 @@ class InstructConfig(LanguageReplaySettings, FlatConfig):
             "threads",
         )
         self.check_least(seed=0, rank=0, weight_decay=0, warm_up=0)
-        for name in ("beta2", "lora_dropout"):
+        for name in ("beta2", "lora_dropout", "noise"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         self._check_order()
         if self.host == "none" and self.select != "uniform":
             raise ConfigError("none replays nothing: leave --select at uniform")
         self.check_replay()
+        self.selection_on(self.recipe)
 
     def _check_order(self) -> None:
         orders = ORDERS[self.corpus]
@@ -128,6 +134,16 @@ class InstructConfig(LanguageReplaySettings, FlatConfig):
     def tiny(self) -> TinySpec:
         """The model that is made on the spot, if it is asked for."""
         return TinySpec(steps=self.warm_up, tokens=self.max_source)
+
+    @property
+    def of_selection(self) -> dict[str, Any]:
+        """The selection's own options."""
+        return self.select_options
+
+    @property
+    def parts(self) -> dict[str, object]:
+        """What plug-ins may bring."""
+        return {"select": SELECTIONS[self.select]}
 
     @property
     def constants(self) -> dict[str, Any]:

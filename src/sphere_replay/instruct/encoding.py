@@ -20,7 +20,7 @@ from sphere_replay.language.rows import IGNORED, Row
 
 
 @dataclass(frozen=True, eq=False)
-class Encoder:
+class PromptEncoder:
     """Turns examples into rows for one model.
 
     Args:

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sphere_replay.instruct.encoding import Encoder
+from sphere_replay.instruct.encoding import PromptEncoder
 from sphere_replay.instruct.stream import StreamTask
 from sphere_replay.instruct.words import exact_match
 from sphere_replay.language import token_batches
@@ -13,7 +13,7 @@ from sphere_replay.language.greedy import write_greedily
 
 
 def accuracy(
-    model: Any, encoder: Encoder, part: StreamTask, prompts: Sequence[Tensor], *, tokens: int
+    model: Any, encoder: PromptEncoder, part: StreamTask, prompts: Sequence[Tensor], *, tokens: int
 ) -> float:
     """Share of the task's judged examples that are answered with their label."""
     written = answers(model, encoder, prompts, encoder.longest_label([part.task]), tokens=tokens)
@@ -22,7 +22,7 @@ def accuracy(
 
 
 def answers(
-    model: Any, encoder: Encoder, prompts: Sequence[Tensor], length: int, *, tokens: int
+    model: Any, encoder: PromptEncoder, prompts: Sequence[Tensor], length: int, *, tokens: int
 ) -> list[str]:
     """Greedy answers of at most `length` tokens to encoded prompts, in the order of the prompts.
 

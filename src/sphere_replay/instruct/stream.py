@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
@@ -65,12 +65,14 @@ def build_stream(
     *,
     cap: int,
     tests_per_task: int,
+    noise: float = 0.0,
     evaluate_on: EvaluateOn | str = EvaluateOn.TEST,
 ) -> TaskStream:
     """The stream of an order and a seed.
 
     Each task's training examples are shuffled by the seed; the first `cap` are the stream, and
-    development examples come from those behind them. Test examples are the same for all seeds.
+    development examples come from those behind them. Test examples are the same for all seeds, and
+    their answers are right; so are those of development examples.
     """
     on_test = EvaluateOn(evaluate_on) is EvaluateOn.TEST
     parts = []
@@ -84,8 +86,23 @@ def build_stream(
                 f"{name} has no development examples: all {len(shuffled)} training examples are "
                 f"in the stream. Lower cap ({cap}), or leave the task out of the order"
             )
-        parts.append(StreamTask(task, shuffled[:cap], pool[:tests_per_task]))
+        train = _corrupted(shuffled[:cap], task, noise, seed)
+        parts.append(StreamTask(task, train, pool[:tests_per_task]))
     return TaskStream(tuple(parts))
+
+
+def _corrupted(
+    examples: tuple[Example, ...], task: Task, noise: float, seed: int
+) -> tuple[Example, ...]:
+    """A careless annotator: exactly this share of the answers is another label of the task."""
+    generator = generator_for(seed, f"corruption of {task.name}")
+    wrong = torch.randperm(len(examples), generator=generator)[: round(noise * len(examples))]
+    found = list(examples)
+    for place in wrong.tolist():
+        others = [label for label in task.labels if label != found[place].label]
+        chosen = int(torch.randint(len(others), (), generator=generator))
+        found[place] = replace(found[place], label=others[chosen])
+    return tuple(found)
 
 
 def _shuffled(examples: Sequence[Example], seed: int, purpose: str) -> tuple[Example, ...]:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from sphere_replay.errors import DataError
 
-UNLABELLED = "-"
+NO_LABEL = "-"
 """What MNLI writes where the annotators did not agree: no answer can match, so it is left out."""
 
 ANSWER = "\nAnswer:"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.extras import require
-from sphere_replay.instruct.encoding import Encoder
+from sphere_replay.instruct.encoding import PromptEncoder
 from sphere_replay.instruct.tasks import ANSWER, Corpus
 from sphere_replay.language import Row, features_and_losses, pad_rows
 from sphere_replay.randomness import generator_for, globally_seeded
@@ -127,7 +127,7 @@ def build_t5(tokenizer: Any, spec: TinySpec) -> Any:
 
 def corpus_texts(corpus: Corpus, tokenizer: Any, tokens: int) -> list[Tensor]:
     """Token ids of all training prompts, task by task."""
-    encoder = Encoder(tokenizer, is_encoder_decoder=True, max_source=tokens)
+    encoder = PromptEncoder(tokenizer, is_encoder_decoder=True, max_source=tokens)
     return [
         ids
         for _, task in sorted(corpus.tasks.items())

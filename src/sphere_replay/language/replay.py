@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -171,12 +172,15 @@ class LanguageReplay:
             count: How many; fewer if the memory holds fewer.
             grad_scale: The factor of a gradient scaler that is still in `.grad`.
         """
-        chosen = self.engine.draw(count, lambda slots: self.score(model, slots, grad_scale))
+        score = partial(self.score, model, grad_scale=grad_scale)
+        chosen = self.engine.draw(count, score, self.memory.answers)
         self._replayed.update(chosen[TASK].tolist())
         return chosen
 
-    def score(self, model: nn.Module, slots: Tensor, grad_scale: float = 1.0) -> Scores:
-        """Scores of the memories in the slots `[m]`."""
+    def score(
+        self, model: nn.Module, slots: Tensor, grad_scale: float = 1.0, *, increments: bool = True
+    ) -> Scores:
+        """Scores of the memories in the slots `[m]`; one forward is enough without increments."""
         return score_rows(
             model,
             self.memory,
@@ -186,6 +190,7 @@ class LanguageReplay:
             grad_scale=grad_scale,
             token_budget=self.settings.token_budget,
             ranks=self._ranks,
+            increments=increments,
         )
 
     def loss(self, model: nn.Module, draw: Draw) -> Tensor | None:

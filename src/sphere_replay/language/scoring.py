@@ -1,5 +1,7 @@
 """Increments of token sequences, each asked on one process and known on all."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +22,7 @@ def score_rows(
     grad_scale: float = 1.0,
     token_budget: int,
     ranks: Ranks,
+    increments: bool = True,
 ) -> Scores:
     """Scores of the memories in the slots `[m]`, the same on all processes.
 
@@ -32,6 +35,7 @@ def score_rows(
         grad_scale: The factor of a gradient scaler that is still in `.grad`.
         token_budget: Padded tokens in a batch.
         ranks: The processes that share the work.
+        increments: False for losses and features alone, of one forward.
     """
     lengths = memory.lengths(slots)
     # By length, so that processes have about as much to do and rows that fit together.
@@ -51,6 +55,7 @@ def score_rows(
         lambda batch: examples.evaluate(model, batch),
         lr=lr,
         grad_scale=grad_scale,
+        increments=increments,
     )
     places = asked[torch.cat(parts)][: len(mine)]
 
@@ -58,4 +63,10 @@ def score_rows(
         return ranks.spread(values[: len(mine)], places, len(slots))
 
     assert own.features is not None  # features_and_losses gives both
-    return Scores(whole(own.increments), whole(own.losses), whole(own.features))
+    return replace(
+        own,
+        increments=whole(own.increments),
+        losses=whole(own.losses),
+        features=whole(own.features),
+        labels=memory.answers(slots),
+    )

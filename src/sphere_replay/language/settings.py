@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sphere_replay.errors import ConfigError
-from sphere_replay.replay import UNLABELLED, ScheduledSettings
+from sphere_replay.replay import SELECTIONS, ScheduledSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class LanguageReplaySettings(ScheduledSettings):
     """Padded tokens in a scored batch; lower it if scoring runs out of memory."""
 
     def check_replay(
-        self, selections: Iterable[str] = UNLABELLED, *, distinct: bool = True
+        self, selections: Iterable[str] = SELECTIONS, *, distinct: bool = True
     ) -> None:
         """Refuse values that replay cannot work with."""
         super().check_replay(selections, distinct=distinct)

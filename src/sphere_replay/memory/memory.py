@@ -1,6 +1,7 @@
 """Bounded memory of named fields in contiguous storage: what a learner remembers of its stream."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,15 @@ from sphere_replay.memory.rows import (
 )
 from sphere_replay.memory.state import check_keys
 from sphere_replay.storage.trees import State
+
+
+class Mark(NamedTuple):
+    """A moment in the life of one memory object."""
+
+    writes: int
+    """Offers and edits so far."""
+    seen: int
+    """Rows offered so far."""
 
 
 class Memory:
@@ -55,8 +65,11 @@ class Memory:
         self._storage: dict[str, Tensor] = {}
         # Decisions and versions stay on the CPU: only fields are worth a transfer.
         self._versions = torch.full((capacity,), -1, device="cpu")
+        self._written = torch.zeros(capacity, dtype=torch.int64, device="cpu")
+        """The write after which each slot is as it is."""
         self._filled = 0
         self._seen = 0
+        self._writes = 0
 
     def __len__(self) -> int:
         """Filled slots."""
@@ -100,6 +113,19 @@ class Memory:
         """
         return self._versions[: self._filled].to(self.device, copy=True)
 
+    def changed(self, versions: Tensor, slots: Tensor | None = None) -> Tensor:
+        """Which slots, the first n or those given, hold another example than in these `versions`.
+
+        bool `[n]`, on the CPU, as the versions are.
+        """
+        now = self._versions[: len(versions)] if slots is None else self._versions[slots]
+        return now != versions
+
+    @property
+    def mark(self) -> Mark:
+        """Now, for `changes` that are asked for later."""
+        return Mark(self._writes, self._seen)
+
     def add(self, **fields: Tensor) -> Tensor:
         """Offer a batch of n rows, `[n, ...]` per field, in stream order.
 
@@ -117,6 +143,7 @@ class Memory:
             return torch.empty(0, dtype=torch.int64, device=self.device)
         storage = self._storage or self._allocate(fields)
         slots = self.admission.place(self._offer(fields, count))
+        self._writes += 1
         rows = (slots >= 0).nonzero().squeeze(1)
         if len(rows):
             won = claim(self._versions, slots[rows], rows + self._seen)
@@ -148,8 +175,8 @@ class Memory:
         if count != len(indices):
             raise ValueError(f"{len(indices)} slots but {count} rows: update needs one per slot")
         slots = indices.cpu().long()
-        won = claim(torch.full_like(self._versions, -1), slots, torch.arange(count, device="cpu"))
-        rows = won.nonzero().squeeze(1)
+        rows = _last_of_each(slots)
+        self._writes += 1
         self._write(self._storage, slots[rows], rows, fields)
 
     def state_dict(self) -> State:
@@ -158,10 +185,7 @@ class Memory:
         Only filled slots are saved, and the generator's state with them.
         """
         return {
-            "capacity": self.capacity,
-            "seen": self._seen,
-            "admission": {"name": self.admission.name, **self.admission.state_dict()},
-            "generator": None if self.generator is None else self.generator.get_state(),
+            **self._head(),
             "versions": self.versions,
             "fields": {name: self[name].clone() for name in self._storage},
         }
@@ -173,19 +197,51 @@ class Memory:
         built with is set to the saved state.
         """
         self._check_state(state)
-        saved, policy = state["generator"], dict(state["admission"])
-        del policy["name"]
-        if self.generator is not None:
-            torch.Generator().set_state(saved.cpu())  # raises before anything has changed
-        self.admission.load_state_dict(policy)
-        if self.generator is not None:
-            self.generator.set_state(saved.cpu())
+        self._load_head(state)
         self._storage = self._storage or self._allocate(state["fields"])
         self._filled = len(state["versions"])
-        self._seen = state["seen"]
         self._versions.fill_(-1)[: self._filled] = state["versions"]
+        self._writes += 1
+        self._written.fill_(self._writes)
         for name, values in state["fields"].items():
             self[name].copy_(values)
+
+    def changes(self, since: Mark) -> State:
+        """What happened after a `mark` of this memory: a state of the rows that changed alone.
+
+        With the `state_dict()` of that moment it is everything needed to continue: a large memory
+        is saved whole once, and by its changes from then on.
+        """
+        slots = (self._written[: self._filled] > since.writes).nonzero().squeeze(1)
+        return {
+            **self._head(),
+            "after": since.seen,
+            "slots": slots,
+            "versions": self._versions[slots],
+            "fields": self.take(slots) if self._storage else {},
+        }
+
+    def apply_changes(self, changes: State) -> None:
+        """Go on from the state that the changes follow, to the moment they were taken."""
+        slots, fields = changes["slots"], changes["fields"]
+        if changes["after"] != self._seen:
+            raise ValueError(
+                f"these changes follow a memory that had seen {changes['after']} rows, this one "
+                f"has seen {self._seen}: load what they follow, then all changes in order"
+            )
+        self._check_head(changes)
+        if fields and self._storage:
+            check_names(fields, self._storage, all_of=True)
+            check_rows(fields, self._storage)
+        if len(slots) and int(slots.max()) >= self.capacity:
+            raise ValueError(f"slot {int(slots.max())} lies beyond the capacity {self.capacity}")
+        self._load_head(changes)
+        self._writes += 1
+        if len(slots):
+            self._storage = self._storage or self._allocate(fields)
+            self._filled = max(self._filled, int(slots.max()) + 1)
+            self._versions[slots] = changes["versions"]
+            self._write(self._storage, slots, torch.arange(len(slots)), fields)
 
     def _offer(self, fields: Mapping[str, Tensor], count: int) -> Offer:
         uniforms = torch.empty(
@@ -226,6 +282,7 @@ class Memory:
         rows: Tensor,
         fields: Mapping[str, Tensor],
     ) -> None:
+        self._written[places] = self._writes
         places = places.to(self.device)
         for name, values in fields.items():
             chosen = values.detach()
@@ -247,20 +304,32 @@ class Memory:
                 "kept must not depend on the device"
             )
 
+    def _head(self) -> State:
+        """Everything but the rows."""
+        return {
+            "capacity": self.capacity,
+            "seen": self._seen,
+            "admission": {"name": self.admission.name, **self.admission.state_dict()},
+            "generator": None if self.generator is None else self.generator.get_state(),
+        }
+
+    def _load_head(self, state: State) -> None:
+        saved, policy = state["generator"], dict(state["admission"])
+        del policy["name"]
+        if self.generator is not None:
+            torch.Generator().set_state(saved.cpu())  # raises before anything has changed
+        self.admission.load_state_dict(policy)
+        if self.generator is not None:
+            self.generator.set_state(saved.cpu())
+        self._seen = state["seen"]
+
     def _check_state(self, state: State) -> None:
         """Compare all but the policy's own state with this memory."""
         owner = "the saved memory"
         entries = ("capacity", "seen", "admission", "generator", "versions", "fields")
         check_keys(state, entries, owner=owner)
+        self._check_head(state)
         capacity, fields = state["capacity"], state["fields"]
-        admission = state["admission"].get("name", "no")
-        if capacity != self.capacity:
-            raise ValueError(f"{owner} has capacity {capacity}, this one {self.capacity}")
-        if admission != self.admission.name:
-            raise ValueError(f"{owner} has {admission} admission, this one {self.admission.name}")
-        if (state["generator"] is None) != (self.generator is None):
-            has = "no" if state["generator"] is None else "a"
-            raise ValueError(f"{owner} has {has} generator, this one differs: build it likewise")
         if self._storage:
             check_names(fields, self._storage, all_of=True)
             check_rows(fields, self._storage)
@@ -269,3 +338,22 @@ class Memory:
             raise ValueError(
                 f"{owner} is damaged: {filled} versions for {rows} rows in {capacity} slots"
             )
+
+    def _check_head(self, state: State) -> None:
+        owner, capacity = "the saved memory", state["capacity"]
+        admission = state["admission"].get("name", "no")
+        if capacity != self.capacity:
+            raise ValueError(f"{owner} has capacity {capacity}, this one {self.capacity}")
+        if admission != self.admission.name:
+            raise ValueError(f"{owner} has {admission} admission, this one {self.admission.name}")
+        if (state["generator"] is None) != (self.generator is None):
+            has = "no" if state["generator"] is None else "a"
+            raise ValueError(f"{owner} has {has} generator, this one differs: build it likewise")
+
+
+def _last_of_each(slots: Tensor) -> Tensor:
+    """Rows `[k]`, in order, that are the last of those that share their slot."""
+    distinct, belongs = torch.unique(slots, return_inverse=True)
+    last = torch.full((len(distinct),), -1, device="cpu")
+    claim(last, belongs, torch.arange(len(slots), device="cpu"))
+    return last.sort().values

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from sphere_replay.errors import unknown
 from sphere_replay.scoring import Forward
+from sphere_replay.scoring.folding import can_fold
 
 FeatureSource = str | Callable[[Tensor], Any] | None
 """Name of a submodule, a function from inputs to (features, outputs), or nothing for models with
@@ -25,14 +26,15 @@ def forward_of(model: nn.Module, features: FeatureSource) -> Forward | None:
     if isinstance(features, str):
         return _HookedForward(model, features)
     if features is not None:
-        return _checked(features)
-    if not hasattr(model, "forward_features"):
+        return _checked(features, "the features function")
+    name, own = type(model).__name__, getattr(model, "forward_features", None)
+    if own is None:
         raise ValueError(
-            f"{type(model).__name__} does not say what its features are: pass features='NAME' of "
+            f"{name} does not say what its features are: pass features='NAME' of "
             "the submodule whose output they are, or a function from inputs to (features, outputs)"
         )
-    # Scoring asks forward_features itself, and may fold batch norms on the way.
-    return None
+    # Scoring folds batch norms by itself.
+    return None if can_fold(model) else _checked(own, f"{name}.forward_features")
 
 
 class _HookedForward:
@@ -69,12 +71,12 @@ def _pooled(values: Tensor) -> Tensor:
     return values.mean(dim=1) if values.ndim == 3 else values
 
 
-def _checked(features: Callable[[Tensor], Any]) -> Forward:
+def _checked(features: Callable[[Tensor], Any], name: str) -> Forward:
     def forward(inputs: Tensor) -> tuple[Tensor, Tensor]:
         result = features(inputs)
         if not isinstance(result, tuple) or len(result) != 2:
             raise ValueError(
-                f"the features function gave a {type(result).__name__}, but scoring needs both "
+                f"{name} gave a {type(result).__name__}, but scoring needs both "
                 "(features, outputs): a backbone alone has no loss; return the head's outputs too, "
                 "or pass features='NAME' of a submodule"
             )

@@ -12,6 +12,7 @@ from sphere_replay.allocation import Sphere
 from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.extras import require
 from sphere_replay.memory import Memory
+from sphere_replay.replay.economy import Economy
 from sphere_replay.replay.engine import Engine
 from sphere_replay.replay.selections import (
     SELECTIONS,
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     Select = Any  # a name, which is all that the configuration of a run takes, or an object
 else:
     Select = str  # what parsers of command lines read it as
+
+SCHEDULES = ("published", "economical")
+ECONOMICAL = ("schedule", "landmarks", "age", "longest")
+"""Settings of the economical schedule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +117,19 @@ class ReplaySettings:
     def selection_on(self, recipe: Sphere) -> Selection:
         """The selection, on a recipe for the named ones that are built on one."""
         if isinstance(self.select, str):
-            return selection_named(self.select, recipe, self._ranked)
+            try:
+                return selection_named(self.select, recipe, self._ranked, self.of_selection)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"selection {self.select}: {error}") from error
         if isinstance(self.select, Sphere):
             return SphereSelection(self.select)
         selection: Selection = self.select
         return selection
+
+    @property
+    def of_selection(self) -> Mapping[str, Any]:
+        """The selection's own options, where they are not its defaults."""
+        return {}
 
     @property
     def _ranked(self) -> int:
@@ -143,6 +156,14 @@ class ScheduledSettings(ReplaySettings):
     """Replay at full strength whatever the mass s_w."""
     replacement: bool = False
     """Draw with replacement."""
+    schedule: str = "published"
+    """`published` scores all candidates at every rescoring, `economical` as few as it can."""
+    landmarks: int = Economy.landmarks
+    """Memories that an economical rescoring passes forward twice."""
+    age: int = Economy.age
+    """Replays for which the economical schedule trusts features that training has computed."""
+    longest: int = Economy.longest
+    """Most replays between economical rescorings; the first of a task are `every` apart."""
 
     @property
     def drawn_from(self) -> dict[str, int]:
@@ -158,6 +179,24 @@ class ScheduledSettings(ReplaySettings):
         for name, value in (("every", self.every), ("top", 1 if self.top is None else self.top)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(unknown("schedule", self.schedule, SCHEDULES))
+        try:
+            Economy(self.landmarks, self.age, self.longest)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    @property
+    def economy(self) -> Economy | None:
+        """The numbers of the economical schedule, where it is chosen."""
+        if self.schedule == "published":
+            return None
+        return Economy(self.landmarks, self.age, self.longest)
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Settings that mean nothing here: they are no part of a run's identity."""
+        return ECONOMICAL if self.schedule == "published" else ()
 
     @property
     def _ranked(self) -> int:
@@ -173,6 +212,7 @@ class ScheduledSettings(ReplaySettings):
             pool=self.pool,
             replacement=self.replacement,
             unit_mass=self.unit_mass,
+            economy=self.economy,
         )
 
 

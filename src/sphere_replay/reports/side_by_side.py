@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sphere_replay.config import Pair
 from sphere_replay.reports.collection import FinishedRun
 from sphere_replay.reports.render import gain_text, value_text
 from sphere_replay.reports.statistics import mean, paired_difference, standard_deviation
-from sphere_replay.runs.domains import Pair
 from sphere_replay.runs.table import Spread
 
 Runs = Sequence[FinishedRun]

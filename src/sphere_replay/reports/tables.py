@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sphere_replay.config import Pair
 from sphere_replay.reports.collection import FinishedRun
 from sphere_replay.reports.statistics import mean, paired_difference, standard_deviation
-from sphere_replay.runs.domains import Pair
 from sphere_replay.runs.table import Measure, Published, Row, Table
 
 

@@ -5,74 +5,20 @@ and know nothing else of it. Its jobs need an extra of their own and are loaded 
 """
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
+from sphere_replay.config import RunConfig
 from sphere_replay.errors import ConfigError, unknown
+from sphere_replay.extras import needing
 from sphere_replay.runs.job import LoopingJob, SteppedJob
 from sphere_replay.runs.table import Table
 
 DOMAINS = ("vision", "instruct", "coding")
 """Packages whose module `domain` exports `DOMAIN`; a new one is one package and one word here."""
-
-Pair = int | str
-"""What pairs the runs of two methods: a seed, or text where it is more ("order 1, seed 3")."""
-
-
-class RunConfig(Protocol):
-    """A resolved run, as a frozen dataclass."""
-
-    DOMAIN: ClassVar[str]
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def seed(self) -> int:
-        """Fixes everything random."""
-        ...
-
-    @property
-    def host(self) -> str:
-        """The learner."""
-        ...
-
-    @property
-    def select(self) -> str:
-        """How memories are chosen."""
-        ...
-
-    @property
-    def run_name(self) -> str:
-        """Readable stem of the run's folder."""
-        ...
-
-    @property
-    def pair(self) -> Pair:
-        """What two runs must share to be compared as a pair."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; their digest is the run's identity."""
-        ...
-
-
-class MakeJob(Protocol):
-    """Makes the job of a configuration; whatever is heavy is imported here."""
-
-    def __call__(
-        self, config: Any, data: Path | None, out: Path, progress: bool
-    ) -> SteppedJob | LoopingJob:
-        """A job that has taken no step yet.
-
-        Args:
-            config: The run.
-            data: Folder of data; default `$SPHERE_DATA`.
-            out: Folder of the runs, which may share what is made on this machine.
-            progress: Whether to show progress of loading.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -94,15 +40,45 @@ class Domain:
     name: str
     extra: str
     """The extra of the package that its jobs need."""
-    presets: tuple[str, ...]
+    names: Callable[[], list[str]]
+    """Of its presets."""
+    config: type[RunConfig]
+    """Of its runs."""
     resolve: Callable[..., RunConfig]
     """Preset and settings to a full configuration."""
     provenance: Callable[[Any, str], str]
     """Where a setting's value comes from, if not from the paper."""
-    make_job: MakeJob
+    job: str
+    """Module that may be heavy, with `make_job(config, data, out, progress)`."""
     tables: tuple[Table, ...] = ()
     options: tuple[Option, ...] = ()
     """Settings that not every domain has; the help says nothing of the domain."""
+
+    @property
+    def presets(self) -> tuple[str, ...]:
+        """Their names, with those that plug-ins have brought."""
+        return tuple(self.names())
+
+    def make_job(
+        self, config: RunConfig, data: Path | None, out: Path, progress: bool
+    ) -> SteppedJob | LoopingJob:
+        """The job of a configuration, which has taken no step yet.
+
+        Args:
+            config: The run.
+            data: Folder of data; default `$SPHERE_DATA`.
+            out: Folder of the runs, which may share what is made on this machine.
+            progress: Whether to show progress of loading.
+        """
+        with needing(self.extra):
+            job: SteppedJob | LoopingJob = importlib.import_module(self.job).make_job(
+                config, data, out, progress
+            )
+        return job
+
+
+PLUGGED: dict[str, Table] = {}
+"""Tables that plug-ins have brought."""
 
 
 @cache
@@ -130,6 +106,14 @@ def resolve(preset: str, **settings: Any) -> RunConfig:
     return domain_of(preset).resolve(preset, **settings)
 
 
+def saved_config(saved: Mapping[str, Any]) -> RunConfig:
+    """The configuration in a run's `config.json`, of whichever domain it is."""
+    for each in domains():
+        if each.config.needs() <= set(saved):
+            return each.config.from_dict(saved)
+    raise ConfigError("this is no configuration of a run: its settings are those of no domain")
+
+
 def all_presets() -> list[str]:
     """The presets of every domain."""
     return [preset for each in domains() for preset in each.presets]
@@ -145,8 +129,8 @@ def options() -> dict[str, tuple[Option, list[str]]]:
 
 
 def tables() -> dict[str, Table]:
-    """The tables of every domain by name."""
-    return {table.name: table for each in domains() for table in each.tables}
+    """The tables of every domain and of plug-ins by name."""
+    return {table.name: table for each in domains() for table in each.tables} | PLUGGED
 
 
 def table_named(name: str, *, small: bool = False) -> Table:

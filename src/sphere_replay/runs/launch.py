@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from sphere_replay.extras import needing
-from sphere_replay.runs.domains import RunConfig, domain
+from sphere_replay.config import RunConfig
+from sphere_replay.errors import UsageError
+from sphere_replay.runs.domains import domain
 from sphere_replay.runs.folder import RunFolder, identity
-from sphere_replay.runs.job import LoopingJob, SteppedJob
+from sphere_replay.runs.job import LoopingJob, RecordedJob, SteppedJob
 from sphere_replay.runs.metrics import measure
+from sphere_replay.runs.recording import FOLDER
 from sphere_replay.runs.records import record_of
 from sphere_replay.runs.runner import Report, run_job
 
@@ -25,17 +27,25 @@ def run_config(
     checkpoint_every: int = 500,
     report: Report | None = None,
     progress: bool = False,
+    record: int = 0,
 ) -> dict[str, Any]:
-    """Run a configuration, or finish it, or return what it gave when it was run before."""
-    chosen = domain(config.DOMAIN)
+    """Run a configuration, or finish it, or return what it gave when it was run before.
+
+    So many rescorings as `record` says are kept in its folder, see `runs.recording`.
+    """
+    folder = run_folder(config, out)
 
     def make_job() -> SteppedJob | LoopingJob:
-        with needing(chosen.extra):
-            return chosen.make_job(config, data, out, progress)
+        job = domain(config.DOMAIN).make_job(config, data, out, progress)
+        if record and not isinstance(job, RecordedJob):
+            raise UsageError(f"runs of {config.DOMAIN} are not recorded: leave out --record")
+        if record and isinstance(job, RecordedJob):
+            job.record(folder.path / FOLDER, record)
+        return job
 
     return run_job(
         make_job,
-        run_folder(config, out),
+        folder,
         config.to_dict(),
         seed=config.seed,
         checkpoint_every=checkpoint_every,

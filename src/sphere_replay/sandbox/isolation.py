@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -29,6 +30,15 @@ def missing(isolation: str) -> str | None:
     if isolation == "landlock" and landlock.version() == 0:
         return "this kernel does not offer landlock"
     return None
+
+
+def starts(isolation: str) -> bool:
+    """Whether Python starts where programs would run; needs nothing but Python."""
+    words = [_executable(), "-I", "-S", "-c", "pass"]
+    if isolation == "bubblewrap":
+        readable = [path for path in dict.fromkeys(_python_folders()) if os.path.exists(path)]
+        words = [*_bubblewrap(readable), *words]
+    return subprocess.run(words, env={}, capture_output=True).returncode == 0
 
 
 def command(isolation: str) -> list[str]:

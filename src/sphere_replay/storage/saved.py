@@ -48,12 +48,7 @@ def load_tree(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def pair(tensors: Mapping[str, Tensor], **parts: object) -> tuple[bytes, bytes]:
-    """What the two files hold: the tensors, and the JSON that vouches for them.
-
-    Args:
-        tensors: Named tensors.
-        parts: Everything else, as JSON knows it.
-    """
+    """What the two files hold: the tensors, and the JSON that vouches for them."""
     content = to_bytes(tensors)
     body = {
         "format": FORMAT,

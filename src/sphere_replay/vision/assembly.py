@@ -7,7 +7,7 @@ import torch
 from sphere_replay.hosts import HOSTS, Host, HostParts
 from sphere_replay.memory import ADMISSIONS, Memory
 from sphere_replay.randomness import generator_for, globally_seeded
-from sphere_replay.vision.config import Geometry, VisionConfig
+from sphere_replay.vision.config import ComparedBy, VisionConfig
 from sphere_replay.vision.models import Classifier, FeatureMLP, build_model
 from sphere_replay.vision.specs import dataset_spec
 
@@ -38,7 +38,8 @@ def build_host(config: VisionConfig, shape: tuple[int, int, int] | None = None) 
         virtual_lr=config.virtual_lr,
         options=config.options,
         tasks=config.num_tasks,
-        geometry=views.prepare if config.geometry == Geometry.ENCODER else None,
+        geometry=views.prepare if config.geometry == ComparedBy.ENCODER else None,
+        optimizer=config.stream_optimizer,
     )
     return HOSTS[config.host](parts)
 
@@ -46,7 +47,7 @@ def build_host(config: VisionConfig, shape: tuple[int, int, int] | None = None) 
 def _network(config: VisionConfig, shape: tuple[int, int, int]) -> Classifier:
     """The first weights are drawn on the CPU: they are the same on every device."""
     source = generator_for(config.seed, "initialization")
-    if config.encoder:
+    if config.encoder and not config.network:
         classes = dataset_spec(config.dataset).num_classes
         with globally_seeded(source):
             network: Classifier = FeatureMLP(
@@ -59,6 +60,9 @@ def _network(config: VisionConfig, shape: tuple[int, int, int]) -> Classifier:
             head=config.head,
             width=config.width,
             initialization=config.initialization,
+            network=config.network,
+            options=config.network_options,
+            shape=shape,
         )
     network.autocast = config.autocast
     if config.channels_last:

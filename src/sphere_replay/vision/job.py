@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,11 +12,14 @@ from torch import Tensor
 from sphere_replay.errors import DivergenceError
 from sphere_replay.hosts import Batch, Step
 from sphere_replay.runs.job import ReplayTally, check_device, diverged, ratio
+from sphere_replay.runs.recording import Recorder, Shown, moments_of
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
-from sphere_replay.vision.datasets import ImageData
+from sphere_replay.vision.datasets import ImageData, load_images
+from sphere_replay.vision.encoders import load_encoder
+from sphere_replay.vision.encoding import encode_images
 from sphere_replay.vision.evaluation import evaluate
-from sphere_replay.vision.stream import build_stream
+from sphere_replay.vision.stream import build_stream, keep_stream
 
 LOG_EVERY = 50
 TAIL = 10
@@ -74,6 +78,7 @@ class VisionJob:
         self._task_il: list[list[float]] = []
         self._anytime: list[tuple[int, float]] = []
         self._tally = LabelTally()
+        self._recorder: Recorder | None = None
 
     def __len__(self) -> int:
         """Steps of the run."""
@@ -94,6 +99,8 @@ class VisionJob:
     def advance(self, step: int) -> dict[str, Any] | None:
         """Take a step; a record for the log, if there is something worth a line."""
         turn = self._turns[step]
+        if self._recorder is not None:
+            self._recorder.step = step
         if turn.first:
             self._host.start_task()
         fair = self._mislabelled_share()
@@ -114,6 +121,14 @@ class VisionJob:
         if turn.last or step % LOG_EVERY == 0:
             return self._record(step, turn, done)
         return None
+
+    def record(self, folder: Path, moments: int) -> None:
+        """Keep so many rescorings of the stream, evenly spaced."""
+        steps = [step for step, turn in enumerate(self._turns) if turn.indices is not None]
+        engine = self._host.replay
+        chosen = moments_of(steps, moments, engine.schedule.every)
+        self._recorder = Recorder(folder, chosen, self.config.recipe, self._shown)
+        self._recorder.watch(engine)
 
     def results(self) -> dict[str, Any]:
         """Deterministic results: accuracies per class after each task, costs, what was replayed."""
@@ -201,6 +216,20 @@ class VisionJob:
             if weighting is not None:
                 tally.add({"effective_sample_size": weighting.effective_sample_size})
 
+    def _shown(self, slots: Tensor) -> Shown:
+        """What a recording keeps of the memories in some slots; encoded ones have no picture."""
+        memory = self._host.memory
+        slots = slots.to(memory.device)
+        labels, images = memory["y"][slots].cpu(), memory["x"][slots].cpu()
+        return Shown(
+            keys=memory.versions[slots].tolist(),
+            tasks=labels // len(self.stream.tasks[0]),
+            names=[str(name) for name in self.stream.class_order.tolist()],
+            labels=labels,
+            true=memory["true"][slots].cpu(),
+            images=images if images.dtype == torch.uint8 else None,
+        )
+
     def _evaluate(self, turn: Turn) -> None:
         accuracies = evaluate(self._host, self._data, self.stream, turn.task)
         seen = ~accuracies.class_il.isnan()
@@ -234,6 +263,18 @@ class VisionJob:
             "notes": dict(self._host.notes),
             **asdict(self._host.costs),
         }
+
+
+def make_job(
+    config: VisionConfig, data: Path | None, out: Path, progress: bool = False
+) -> VisionJob:
+    """The job of a configuration; its stream is kept under `out/streams`."""
+    images = load_images(config.dataset, data, progress=progress)
+    if config.encoder:
+        images = encode_images(images, load_encoder(config.encoder), progress=progress)
+    job = VisionJob(config, images)
+    keep_stream(job.stream, out)
+    return job
 
 
 def _tail_steps(turns: Sequence[Turn]) -> frozenset[int]:

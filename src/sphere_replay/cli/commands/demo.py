@@ -93,23 +93,14 @@ def show_comparison(console: "Console", out: Path, seeds: int, workers: int) -> 
     from sphere_replay.reports.tables import fill
     from sphere_replay.runs.domains import table_named
     from sphere_replay.runs.progress import step_progress
-    from sphere_replay.runs.sweep import Outcome, sweep
+    from sphere_replay.runs.sweep import sweep
     from sphere_replay.runs.table_runs import EVALUATION_SEEDS, runs_of
 
-    table = table_named("digits-calibrated").narrowed(METHODS, [COLUMN])
+    table = table_named("digits").narrowed(METHODS, [COLUMN])
     runs = runs_of(table, EVALUATION_SEEDS[:seeds])
-    done = 0
-    with step_progress("noisy digits", hidden=False) as bar:
-
-        def report(outcome: Outcome) -> None:
-            nonlocal done
-            done += 1
-            if outcome.status == "failed":
-                raise UsageError(f"a run failed: {outcome.reason}")
-            if bar is not None:
-                bar(done, len(runs), "")
-
-        sweep([run.config for run in runs], out / "runs", workers=workers, report=report)
+    configs = [run.config for run in runs]
+    with step_progress("noisy digits", hidden=False) as report:
+        sweep(configs, out / "runs", workers=workers, report=report, strict=True)
     finished = read_finished(runs, out / "runs")
     cells = fill(table, finished)
     console.print(to_rich(table, cells))

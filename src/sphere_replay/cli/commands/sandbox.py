@@ -10,10 +10,12 @@ Examples:
 import argparse
 import json
 from dataclasses import Field, asdict, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from sphere_replay.errors import UsageError, unknown
+from sphere_replay.extras import how_to_get
 from sphere_replay.sandbox.limits import Limits, Verdict
 
 _SIZES = ("memory", "file_size", "scratch", "output")
@@ -121,13 +123,18 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _prove(name: str) -> dict[str, Any]:
+    """Whether an isolation works here, and what became of the hostile programs, if any ran."""
     from sphere_replay.runs.progress import step_progress
     from sphere_replay.sandbox.battery import prove
-    from sphere_replay.sandbox.isolation import missing
+    from sphere_replay.sandbox.isolation import missing, starts
     from sphere_replay.sandbox.sandbox import tried
     from sphere_replay.sandbox.worker import WorkerError
 
-    why = missing(name)
+    why, findings = missing(name), []
+    if why is None and find_spec("pytest") is None:  # which judges programs
+        works = starts(name)
+        why = f"starts here; proof: {how_to_get('pytest')}" if works else "does not start here"
+        return {"name": name, "works": works, "why": why, "findings": []}
     if why is None:
         try:
             worker = tried(name)
@@ -136,19 +143,14 @@ def _prove(name: str) -> dict[str, Any]:
                     findings = prove(worker, report) if report else prove(worker)
             finally:
                 worker.close()
-            return {
-                "name": name,
-                "works": True,
-                "why": "",
-                "findings": [asdict(finding) for finding in findings],
-            }
         except WorkerError as error:
             why = str(error)
-    return {"name": name, "works": False, "why": why, "findings": []}
+    found = [asdict(finding) for finding in findings]
+    return {"name": name, "works": why is None, "why": why or "", "findings": found}
 
 
 def _print_check(results: list[dict[str, Any]], used: str | None) -> None:
-    tried = [result for result in results if result["works"]]
+    tried = [result for result in results if result["findings"]]
     if tried:
         width = max(len(finding["name"]) for finding in tried[0]["findings"])
         print(f"{'hostile program':<{width}}  " + "  ".join(f"{r['name']:<24}" for r in tried))
@@ -163,7 +165,7 @@ def _print_check(results: list[dict[str, Any]], used: str | None) -> None:
         loose = [finding for finding in result["findings"] if not finding["contained"]]
         count = len(result["findings"])
         summary = f"contains {count - len(loose)} of {count} hostile programs"
-        print(f"{result['name']:<11} {summary if result['works'] else result['why']}")
+        print(f"{result['name']:<11} {summary if result['findings'] else result['why']}")
         for finding in loose:
             print(f"            {finding['name']}: {finding['why']}")
     print(

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,6 +65,9 @@ class GroupReplay:
         weights and draws, and on the replay gradient."""
         self.sampling = False
         """True while candidates, not problems of the stream, are sampled and rewarded."""
+        self.watch: Callable[[SampledGroups, Tensor, Weighting], None] | None = None
+        """Told of each weighing: the candidates, the places of the weighed, their weights. Whoever
+        looks on must change nothing."""
         self._trainer = trainer
         self._ranks = Ranks.current()
         self._window: list[int] = []
@@ -174,6 +177,8 @@ class GroupReplay:
             self._fall_back(len(candidates.problems))
             return
         weighting = self._weigh(candidates, kept)
+        if self.watch is not None:
+            self.watch(candidates, kept, weighting)
         with self._timed("allocate"):
             counts = self._draw(weighting)
         drawn = counts.nonzero()[:, 0]

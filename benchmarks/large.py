@@ -1,0 +1,229 @@
+"""A million memories: time, peak, approximate weights against exact ones, batches of a memory.
+
+Features are those of classes, as a trained network has them: centers apart, and around each a cloud
+that is long in a few directions and short in most. Standard normal ones, without any neighbourhood,
+stand beside them.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from benchmarks import harness
+from benchmarks.harness import Benchmark, Cell, at_least, at_most, column, named, option, whole
+from benchmarks.rendering import Progress
+from benchmarks.timing import milliseconds, peak_memory
+from sphere_replay.allocation import Allocation, allocate
+from sphere_replay.geometry import CellGeometry
+from sphere_replay.memory import Memory
+from sphere_replay.replay import LossProportional, Uniform
+from sphere_replay.replay.engine import Engine
+from sphere_replay.scoring import Scores
+
+DIM, BATCH = 128, 64
+_PER_CLASS, _MOST_CLASSES = 1000, 1000
+_SPREAD, _DECAY = 0.6, -0.75
+"""Of a class around its center, and of its extents from the longest direction on."""
+
+
+@dataclass(frozen=True)
+class Plan(harness.Plan):
+    """Sizes, and how often the certificate is put to the test."""
+
+    sizes: Sequence[int] = option(
+        (100_000, 300_000, 1_000_000), "memories", type=whole(1000), nargs="+", metavar="M"
+    )
+    trials: int = option(100, "times the certificate is tested", type=whole(1), metavar="N")
+    trial_size: int = option(20_000, "memories in a test", type=whole(1000), metavar="M")
+    rows: int = option(1_000_000, "rows of the memory", type=whole(1000), metavar="K")
+
+
+def measure(plan: Plan, progress: Progress) -> Iterator[Cell]:
+    """Allocations, then the certificate, then the memory."""
+    progress.expect(len(plan.sizes) + 2 + 2 * plan.trials + 1)
+    before: Cell | None = None
+    for kind, size in [*(("classes", m) for m in sorted(plan.sizes)), ("normal", min(plan.sizes))]:
+        progress(f"m = {size}, {kind}")
+        cell = _allocation(kind, size)
+        if before is not None and kind == "classes":
+            grown = math.log(cell["seconds"] / before["seconds"])
+            cell["growth"] = grown / math.log(cell["m"] / before["m"])
+        before = cell
+        yield cell
+    for kind in ("classes", "normal"):
+        yield _coverage(kind, plan, progress)
+    progress(f"a memory of {plan.rows} rows")
+    yield from _memory(plan)
+
+
+def inputs(kind: str, size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """δ `[m]` and h `[m, 128]`: increments that vary over feature space, noise, and some spikes."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = partial(torch.randn, generator=generator)
+    features = draw(size, DIM)
+    if kind == "classes":
+        extents = torch.arange(1, DIM + 1) ** _DECAY
+        turn = torch.linalg.qr(draw(DIM, DIM)).Q * (extents * math.sqrt(DIM) / extents.norm())
+        centers = draw(min(_MOST_CLASSES, max(1, size // _PER_CLASS)), DIM)
+        belongs = torch.randint(len(centers), (size,), generator=generator)
+        parts = (torch.split(each, 1 << 14) for each in (features, belongs))
+        for part, labels in zip(*parts, strict=True):
+            part.copy_(centers[labels] + _SPREAD * part @ turn.T)
+    risk = 0.3 * features @ draw(DIM) / features.norm(dim=1)
+    spikes = torch.rand(size, generator=generator) * (torch.rand(size, generator=generator) < 0.05)
+    return risk + 0.1 * draw(size) + spikes, features
+
+
+def workload(kind: str, size: int) -> Callable[[], object]:
+    """An allocation on inputs of its own, for `peak_memory`."""
+    increments, features = inputs(kind, size)
+    return lambda: allocate(increments, features, geometry="cells")
+
+
+def _allocation(kind: str, size: int) -> Cell:
+    increments, features = inputs(kind, size)
+    start = perf_counter()
+    found = allocate(increments, features, geometry="cells")
+    seconds = perf_counter() - start
+    del features
+    assert found.error is not None
+    assert isinstance(found.geometry, CellGeometry)
+    plans = [found.geometry.plan(eps).why.partition(":")[0] for eps in (found.eps_s, found.eps_t)]
+    peak = peak_memory(
+        f"{__name__}:workload", {"kind": kind, "size": size}, {"kind": kind, "size": 1000}
+    )
+    return {
+        "figure": f"allocate, {kind}",
+        "m": size,
+        "seconds": seconds,
+        "peak_mib": peak,
+        "certified": 100 * found.error.total_variation,
+        "how": ", ".join(dict.fromkeys(plans)),
+    }
+
+
+def _coverage(kind: str, plan: Plan, progress: Progress) -> Cell:
+    """How often the true error lies inside, for an allocation that knows nothing of the exact."""
+    true, certified = [], []
+    for trial in range(plan.trials):
+        progress(f"certificate, {kind}, {trial + 1} of {plan.trials}")
+        increments, features = inputs(kind, plan.trial_size, seed=trial + 1)
+        found = allocate(increments, features, geometry="cells")
+        exact = allocate(increments, features, geometry="exact")
+        assert found.error is not None
+        true.append(100 * _variation(found, exact))
+        certified.append(100 * found.error.total_variation)
+    inside = sum(error <= bound for error, bound in zip(true, certified, strict=True))
+    return {
+        "figure": f"certificate, {kind}",
+        "m": plan.trial_size,
+        "true": max(true),
+        "certified": max(certified),
+        "inside": 100 * inside / plan.trials,
+        "trials": plan.trials,
+    }
+
+
+def _variation(one: Allocation, other: Allocation) -> float:
+    return float((one.probabilities - other.probabilities).double().abs().sum()) / 2
+
+
+def _memory(plan: Plan) -> Iterator[Cell]:
+    """Adding, drawing and saving a batch; only what a batch takes, nothing that is done once."""
+    memory = Memory(plan.rows, generator=torch.Generator().manual_seed(0))
+    for start in range(0, plan.rows, 1 << 16):
+        count = min(1 << 16, plan.rows - start)
+        memory.add(x=torch.zeros(count, DIM), y=torch.zeros(count, dtype=torch.int64))
+    batch = {"x": torch.ones(BATCH, DIM), "y": torch.ones(BATCH, dtype=torch.int64)}
+    weights = torch.rand(plan.rows, generator=torch.Generator().manual_seed(1))
+
+    def score(slots: Tensor, *, increments: bool = True) -> Scores:
+        return Scores(weights, weights)
+
+    def saved() -> object:
+        mark = memory.mark
+        memory.add(**batch)
+        return memory.changes(mark)
+
+    calls: dict[str, Callable[[], object]] = {"add": lambda: memory.add(**batch), "changes": saved}
+    for name, selection in (("uniformly", Uniform()), ("by weight", LossProportional())):
+        engine = Engine(
+            memory, selection, generator=torch.Generator().manual_seed(2), every=1 << 40
+        )
+        calls[f"draw {name}"] = partial(engine.draw, BATCH, score)
+    timing = plan.race(calls)
+    for name, seconds in timing.seconds.items():
+        yield {"figure": f"memory: {name}", "m": plan.rows, "batch": seconds}
+
+
+PERCENT: Callable[[float], str] = "{:.3f}".format
+
+BENCHMARK = Benchmark(
+    title="A million memories",
+    threads=None,
+    plan=Plan(),
+    quick=Plan(sizes=(2000, 4000), trials=2, trial_size=2000, rows=100_000, least_seconds=0.05),
+    measure=measure,
+    columns={
+        "figure": column("figure"),
+        "m": column("m"),
+        "seconds": column("seconds", by="{:.1f}".format),
+        "growth": column("growth", by="m^{:.2f}".format),
+        "MiB": column("peak_mib", by="{:.0f}".format),
+        "how": column("how"),
+        "certified TV %": column("certified", by=PERCENT),
+        "true TV %": column("true", by=PERCENT),
+        "inside %": column("inside", by="{:.0f}".format),
+        "ms for a batch": column("batch", by=milliseconds),
+    },
+    targets=(
+        at_most(
+            120.0,
+            "seconds, a million memories in classes",
+            "seconds",
+            where=lambda cell: cell["m"] >= 1_000_000,
+        ),
+        at_most(
+            2048.0,
+            "MiB beyond the features, a million memories",
+            "peak_mib",
+            where=lambda cell: cell["m"] >= 1_000_000,
+        ),
+        at_most(
+            1.0,
+            "% of certified total variation, classes",
+            "certified",
+            where=named("allocate, classes"),
+        ),
+        at_most(1.2, "power of m that time grows with", "growth"),
+        at_least(95.0, "% of true errors inside the certificate", "inside"),
+        at_most(0.010, "seconds for a batch, a memory of a million rows", "batch"),
+    ),
+    quick_targets=False,
+    legend=f"""
+        Whole allocations with `Sphere.vision()`, d = {DIM}, float32, on all threads, cells and
+        certificate included; `growth` is over the size above. Features are `classes`: {_PER_CLASS}
+        memories in each, up to {_MOST_CLASSES} classes, each class a cloud whose extents fall like
+        the power {_DECAY} from the longest direction on; `normal` is standard normal. `how` is the
+        way that the kernels took: sparse (near cells alone), low rank (landmarks), or mixed. MiB
+        are peaks beyond the inputs, in a process of its own. A certificate holds with confidence
+        0.99.
+
+        Rows named `certificate` compare with `geometry="exact"` on memories drawn anew in each
+        trial: the largest true and certified errors, and the share of trials in which the first
+        was below the second. Rows named `memory` are the time of one batch of {BATCH} rows of
+        {DIM} numbers in a full memory; `changes` is what a checkpoint saves of it.
+    """,
+    notes="""
+        All but the search of cells is products of small matrices and exponentials, in equal parts
+        near pairs and landmarks; both are proportional to m for a fixed number of cells. Normal
+        features have no cells to speak of: every kernel of `Sphere.vision()` reaches everybody, and
+        landmarks do the work. Their certificate is loose, because errors of a consensus that is
+        nearly the same everywhere cancel in the weights, and the certificate does not count on it.
+    """,
+)

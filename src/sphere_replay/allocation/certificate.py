@@ -1,0 +1,175 @@
+"""How far approximate weights can be from exact ones: a bound from exact rows of a random sample.
+
+Hats are what an approximate geometry gave, K and E the exact kernels of eps_s and eps_T, r = K 1.
+With x = q* ⊙ 1[Sδ > 0] the weights are alpha S^T x and a constant. S^T preserves mass and every
+source's share of the transport has mass one, so errors pass from step to step without growing:
+
+    |ŝ - s|_1      <= Σ_i |ŝ - K(x̂/r̂)|_i + Σ_i x̂_i |r_i/r̂_i - 1| + |x̂ - x|_1
+    |x̂ - x|_1      <= Σ_i q̂_i 1[signs of consensus differ] + 2 TV(q̂, q)
+    TV(q̂, q)       <= 1/2 Σ_i |q̂ - q°|_i + 3/2 mean_i |(Eâ)_i/Ẑ_i - 1| + Σ_i q°_i |e^η_i - 1|
+    with q° = â ⊙ E(1/Ẑ)/m and η = (v - v̂)/T
+    TV(p̂, p)       <= alpha (|ŝ - s|_1 + |Σx̂ - Σx|) / 2 ŝ_w
+
+Every term is a sum over memories of something that one exact row of K and of E tells about one
+memory. So a sample of memories gives an unbiased estimate of the bound, and Student's t what it may
+be at most. Scales and temperature are those of the allocation; rounding is left out.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sphere_replay.allocation.backing import Votes, shares_of_votes
+from sphere_replay.allocation.controls import Control
+from sphere_replay.allocation.recipe import Sphere
+from sphere_replay.allocation.result import Allocation, Certificate
+from sphere_replay.geometry import Geometry, exact_rows
+from sphere_replay.numeric import accumulation_dtype
+
+ROWS = 512
+"""Memories whose exact rows are looked at."""
+
+_CONFIDENCE, _QUANTILE = 0.99, 2.334
+"""One-sided, of Student's t with 511 degrees of freedom."""
+
+_PANEL_BYTES = 1 << 26
+_SEED = 20
+"""The sample is fixed by the number of memories and their weights: no caller's draws move."""
+
+UNCERTIFIED = (Control.CONSENSUS, Control.MATCHED_MIR, Control.BACKING_PERMUTED)
+"""Controls that match a temperature to the whole result, or shuffle it: no row tells how far."""
+
+
+class Trace(NamedTuple):
+    """What steps of an allocation computed on the way; None where a control skips the step."""
+
+    row_sums: Tensor | None
+    """r̂ `[m]`; zero where a memory that is left out has no neighbour."""
+    log_reached: Tensor | None
+    """log Ẑ `[m]` for a = exp((v - max v) / T)."""
+
+
+def certify(
+    result: Allocation,
+    trace: Trace,
+    delta: Tensor,
+    geometry: Geometry,
+    recipe: Sphere,
+    labels: Tensor | None = None,
+) -> Certificate | None:
+    """A bound on the error of the allocation; None if it is exact or its control has none."""
+    rows = exact_rows(geometry)
+    if rows is None or recipe.control in UNCERTIFIED:
+        return None
+    if result.temperature == 0 and result.agreement == 0:
+        return Certificate(0.0, 1.0, 0)  # uniform, whatever the kernel
+    chances = _chances(result)
+    generator = torch.Generator().manual_seed(_SEED)
+    points = torch.rand(ROWS, dtype=torch.float64, generator=generator).to(chances.device)
+    chosen = torch.searchsorted(chances.cumsum(0) / chances.sum(), points)
+    chosen = chosen.clamp_(max=len(delta) - 1)
+    terms = _Terms(result, trace, delta, recipe, labels)
+    height = max(1, _PANEL_BYTES // (8 * geometry.size))
+    bounds = torch.cat([terms.of(part, rows(part)) for part in torch.split(chosen, height)])
+    sampled = bounds / chances[chosen]
+    likely = sampled.mean() + _QUANTILE * sampled.std() / math.sqrt(ROWS)
+    return Certificate(min(1.0, float(likely)), _CONFIDENCE, ROWS)
+
+
+def _chances(result: Allocation) -> Tensor:
+    """A third each by number, by target and by weight: no term is far larger than its chance."""
+    target, weights = result.target, result.weights
+    return (1 / len(target) + target / target.sum() + weights / weights.sum()) / 3
+
+
+class _Terms:
+    """What the row of a memory adds to the bound."""
+
+    def __init__(
+        self,
+        result: Allocation,
+        trace: Trace,
+        delta: Tensor,
+        recipe: Sphere,
+        labels: Tensor | None,
+    ) -> None:
+        self._result, self._trace, self._delta, self._labels = result, trace, delta, labels
+        self._recipe = recipe
+        self._alpha = 1.0 if recipe.control is Control.NO_FLOOR else recipe.alpha
+        self._passed = result.target * (result.consensus > 0)
+        if trace.row_sums is not None:
+            alone = trace.row_sums == 0
+            share = (self._passed / trace.row_sums.masked_fill(alone, 1.0)).masked_fill(alone, 0.0)
+            self._alone = alone
+            self._averaged = torch.stack([torch.ones_like(delta), delta, share], dim=1)
+        if trace.log_reached is not None:
+            risk = (result.support - result.support.max()) / result.temperature
+            self._a = risk.exp()
+            self._reached = torch.stack([self._a, (-trace.log_reached).exp()], dim=1)
+
+    def of(self, chosen: Tensor, costs: Tensor) -> Tensor:
+        """Terms `[n]` of some memories, from their exact costs to all `[n, m]`."""
+        result, recipe = self._result, self._recipe
+        precise = costs.to(accumulation_dtype(costs.device))
+        kernel = torch.exp(precise / -result.eps_s)
+        if recipe.leave_one_out:
+            kernel[torch.arange(len(chosen)), chosen] = 0.0
+        consensus = self._delta[chosen]
+        pulled = torch.zeros_like(consensus)
+        if self._trace.row_sums is not None:
+            sums, increments, pulled = (kernel @ self._averaged).T
+            alone = sums == 0
+            consensus = torch.where(alone, consensus, increments / sums.masked_fill(alone, 1.0))
+            pulled = self._pull_back_error(chosen, sums, pulled)
+        support = result.support[chosen]
+        risk_error = consensus.clamp(min=0) - support
+        if recipe.control is Control.NO_TRANSPORT:
+            change = 2 * risk_error.abs() / result.support.sum().clamp(min=1e-300)
+            moved = torch.zeros_like(change)
+        else:
+            flipped = (consensus > 0) != (result.consensus[chosen] > 0)
+            moved = result.target[chosen] * flipped
+            carried = self._transport_error(chosen, precise, risk_error)
+            change, moved = pulled + moved + 2 * carried, moved + carried
+        backing = self._backing_error(chosen, precise)
+        if backing is None:
+            return self._alpha * (change + moved) / (2 * result.mass)
+        return (self._alpha * change + backing) / result.mass
+
+    def _pull_back_error(self, chosen: Tensor, sums: Tensor, pulled: Tensor) -> Tensor:
+        """Of S^T x̂, by its own row and by the row sum it was divided by."""
+        assert self._trace.row_sums is not None
+        if self._recipe.control is Control.NO_TRANSPORT:
+            return torch.zeros_like(sums)
+        used, passed = self._trace.row_sums[chosen], self._passed[chosen]
+        alone = self._alone[chosen]
+        own = (self._result.sensitivity[chosen] - pulled - passed * alone).abs()
+        divided = passed * (sums / used.masked_fill(alone, 1.0) - 1).abs()
+        return own + torch.where(alone, 2 * passed * (sums > 0), divided)
+
+    def _transport_error(self, chosen: Tensor, costs: Tensor, risk_error: Tensor) -> Tensor:
+        """Of the target, as total variation."""
+        result, reached = self._result, self._trace.log_reached
+        if reached is None:
+            return torch.zeros_like(risk_error)
+        sent, received = (torch.exp(costs / -result.eps_t) @ self._reached).T
+        size = len(result.target)
+        target = self._a[chosen] * received / size
+        divided = (sent / reached[chosen].exp() - 1).abs() / size
+        risk = target * torch.expm1(risk_error / result.temperature).abs()
+        error: Tensor = (result.target[chosen] - target).abs() / 2 + 1.5 * divided + risk
+        return error
+
+    def _backing_error(self, chosen: Tensor, costs: Tensor) -> Tensor | None:
+        """Of weights that are multiplied by 1 - a + a backing; None if they are not."""
+        result, a = self._result, self._result.agreement
+        if a == 0 or self._labels is None or result.backing is None:
+            return None
+        kernel = torch.exp(costs / -result.eps_s)
+        kernel[torch.arange(len(chosen)), chosen] = 0.0
+        exact = shares_of_votes(kernel, self._labels, chosen, Votes(self._recipe.votes))
+        factor = 1 - a + a * result.backing[chosen]
+        before = result.weights[chosen] / factor.clamp(min=1e-300)
+        return before * a * (exact - result.backing[chosen]).abs()

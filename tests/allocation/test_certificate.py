@@ -1,0 +1,144 @@
+"""The certificate: what approximate kernels really change lies inside, in every control."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from sphere_replay import Allocation, Sphere, allocate
+from sphere_replay.allocation import Control, FixedScales
+from sphere_replay.geometry import CellGeometry, Geometry, SquaredEuclidean, build_geometry
+from tensors import seeded
+
+SIZE = 400
+
+
+class Noisy:
+    """An exact geometry whose kernel is off by a symmetric random factor."""
+
+    def __init__(self, features: Tensor, level: float, seed: int) -> None:
+        self._exact = build_geometry(features)
+        noise = torch.randn(SIZE, SIZE, generator=seeded(seed), dtype=torch.float64)
+        self._factor = ((noise + noise.T) * level).exp().fill_diagonal_(1.0)
+        self.size, self.dtype, self.device = SIZE, torch.float64, torch.device("cpu")
+        self.neighbor_radius = self._exact.neighbor_radius
+        self.kernel_scales = self._exact.kernel_scales
+        self.median_distance = self._exact.median_distance
+        self.neighborhood = self._exact.neighborhood
+        self.apply_log_kernel = self._exact.apply_log_kernel
+
+    def cost_rows(self, memories: Tensor) -> Tensor:
+        wanted = torch.eye(SIZE, dtype=torch.float64)[:, memories]
+        return -self._exact.apply_kernel(1.0, wanted).T.log()
+
+    def apply_kernel(self, eps: float, vectors: Tensor, *, others_only: bool = False) -> Tensor:
+        kernel = torch.exp(-self.cost_rows(torch.arange(SIZE)) / eps) * self._factor
+        if others_only:
+            kernel.fill_diagonal_(0)
+        return kernel @ vectors.double()
+
+
+def memories(seed: int, size: int = SIZE, spread: float = 0.4) -> tuple[Tensor, Tensor, Tensor]:
+    """Increments, features and noisy labels of a clustered memory."""
+    generator = seeded(seed)
+    labels = torch.randint(8, (size,), generator=generator)
+    centers = torch.randn(8, 12, generator=generator)
+    features = centers[labels] + spread * torch.randn(size, 12, generator=generator)
+    risky = torch.rand(8, generator=generator)[labels]
+    increments = risky - 0.4 + 0.5 * torch.randn(size, generator=generator)
+    wrong = torch.rand(size, generator=generator) < 0.2
+    return increments, features, torch.where(wrong, (labels + 3) % 8, labels)
+
+
+def variation(one: Allocation, other: Allocation) -> float:
+    return float((one.probabilities - other.probabilities).double().abs().sum()) / 2
+
+
+def at_scales_of(found: Allocation, recipe: Sphere) -> Sphere:
+    """The recipe with the scales and the temperature that an allocation has found."""
+    tau = found.temperature / found.eps_t
+    return replace(recipe, scales=FixedScales(found.eps_s, found.eps_t, tau))
+
+
+RECIPES = {
+    "vision": Sphere.vision(),
+    "no floor": Sphere.vision(control="no-floor"),
+    "identity": Sphere.vision(control="identity"),
+    "permuted": Sphere.vision(control="permuted"),
+    "no transport": Sphere.vision(control="no-transport"),
+    "spread": Sphere.instruct(),
+    "backed": Sphere.calibrated(),
+    "balanced, alone": Sphere.calibrated(votes="balanced", leave_one_out=True),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("level", [0.0, 1e-3, 0.03, 0.3])
+def test_whatever_is_wrong_with_a_kernel_lies_inside(name: str, level: float) -> None:
+    recipe = replace(RECIPES[name], distance=SquaredEuclidean())
+    for seed in range(2):
+        increments, features, labels = memories(seed)
+        noisy: Geometry = Noisy(features, level, seed)
+        found = allocate(increments, noisy, recipe, labels=labels, generator=seeded(1))
+        true = allocate(
+            increments, features, at_scales_of(found, recipe), labels=labels, generator=seeded(1)
+        )
+        assert found.error is not None
+        assert variation(found, true) <= found.error.total_variation + 1e-6
+        assert found.error.total_variation <= 40 * level + 1e-4
+        assert found.agreement == pytest.approx(true.agreement)
+
+
+@pytest.mark.parametrize("kind", ["cells", "sparse", "low-rank"])
+def test_true_errors_of_large_geometries_lie_inside(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.cells.LEAST_MEMBERS", 16)
+    monkeypatch.setattr("sphere_replay.geometry.large.PAIRS", 100)
+    inside = 0
+    for seed in range(6):
+        increments, features, _ = memories(seed, size=600, spread=0.2 + 0.15 * seed)
+        found = allocate(increments, features, geometry=kind)
+        assert found.error is not None
+        assert (found.error.confidence, found.error.rows) == (0.99, 512)
+        inside += variation(found, allocate(increments, features)) <= found.error.total_variation
+    assert inside == 6
+
+
+def test_a_good_geometry_is_told_from_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.cells.LEAST_MEMBERS", 16)
+    increments, features, _ = memories(0, size=600)
+    good, bad = (allocate(increments, features, geometry=kind) for kind in ("cells", "sparse"))
+    wide = Sphere(eps_s=5.0, eps_t=5.0, tau=0.1)
+    lost = allocate(increments, features, wide, geometry="sparse")
+    assert good.error is not None
+    assert bad.error is not None
+    assert lost.error is not None
+    assert good.error.total_variation <= bad.error.total_variation < 0.01
+    assert lost.error.total_variation >= 0.0
+
+
+def test_exact_allocations_and_controls_that_match_everything_have_no_certificate() -> None:
+    increments, features, labels = memories(0)
+    assert allocate(increments, features).error is None
+    noisy: Geometry = Noisy(features, 0.1, 0)
+    for control in (Control.CONSENSUS, Control.MATCHED_MIR):
+        assert allocate(increments, noisy, Sphere.vision(control=control)).error is None
+    shuffled = Sphere.calibrated(control="backing-permuted")
+    found = allocate(increments, noisy, shuffled, labels=labels, generator=seeded())
+    assert found.error is None
+
+
+def test_nothing_at_risk_leaves_nothing_to_certify() -> None:
+    _, features, _ = memories(0)
+    nothing = allocate(torch.zeros(SIZE), features, geometry="cells")
+    assert nothing.error is not None
+    assert nothing.error.total_variation == 0.0
+
+
+def test_small_memories_are_exact_to_the_last_bit_unless_asked_otherwise() -> None:
+    increments, features, _ = memories(0)
+    usual, exact = allocate(increments, features), allocate(increments, features, geometry="exact")
+    assert torch.equal(usual.weights, exact.weights)
+    assert isinstance(allocate(increments, features, geometry="cells").geometry, CellGeometry)

@@ -1,0 +1,195 @@
+"""Geometries of cells: exact where all is near, close to exact by landmarks, and chosen by need."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+import reference
+from sphere_replay.geometry import (
+    CellGeometry,
+    Cosine,
+    DenseGeometry,
+    Distance,
+    Euclidean,
+    LowRankGeometry,
+    Precomputed,
+    SparseGeometry,
+    SquaredEuclidean,
+    TiledGeometry,
+    build_geometry,
+)
+from sphere_replay.geometry.sources import PointSource
+from tensors import random, seeded
+
+DISTANCES: dict[str, Distance] = {
+    "squared": SquaredEuclidean(),
+    "euclidean": Euclidean(),
+    "cosine": Cosine(0.4),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.cells.LEAST_MEMBERS", 16)
+
+
+def source(features: Tensor, distance: Distance | None = None) -> PointSource:
+    found = (distance or SquaredEuclidean()).source(features)
+    assert isinstance(found, PointSource)
+    return found
+
+
+def clustered(size: int, dim: int = 16, clusters: int = 12, spread: float = 0.3) -> Tensor:
+    belongs = torch.randint(clusters, (size,), generator=seeded(3))
+    return random(clusters, dim, seed=1)[belongs] + spread * random(size, dim, seed=2)
+
+
+def exact(geometry: CellGeometry, features: Tensor) -> DenseGeometry:
+    dense = DenseGeometry(source(features))
+    dense.unit = geometry.unit
+    return dense
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_where_every_cell_is_near_all_answers_are_those_of_plain_loops(name: str) -> None:
+    features = clustered(90, 6)
+    features[20], features[40] = 2 * features[3], 0.0
+    rows = features.double().tolist()
+    costs = torch.tensor(
+        {
+            "squared": lambda: reference.cost_squared(rows),
+            "euclidean": lambda: reference.cost_euclidean(rows),
+            "cosine": lambda: reference.cost_cosine(rows, 0.4, False),
+        }[name](),
+        dtype=torch.float64,
+    )
+    geometry = CellGeometry(source(features, DISTANCES[name]), pairs=90)
+    geometry.unit = DISTANCES[name].unit(geometry)
+    kernel, vectors = torch.exp(-costs / 0.3), random(90, 2, seed=4, dtype=torch.float64)
+    close = partial(torch.testing.assert_close, rtol=1e-3, atol=1e-3)
+    assert len(geometry.cells) >= 5
+    close(geometry.cost_rows(torch.arange(90)).double(), costs)
+    close(geometry.apply_kernel(0.3, vectors), kernel @ vectors)
+    others = geometry.apply_kernel(0.3, vectors, others_only=True)
+    close(others, kernel.fill_diagonal_(0) @ vectors)
+    log_vector = 50 * random(90, seed=5, dtype=torch.float64)
+    close(
+        geometry.apply_log_kernel(0.3, log_vector),
+        torch.logsumexp(-costs / 0.3 + log_vector, dim=1),
+    )
+    around, smoother = geometry.neighborhood(0.3), torch.softmax(-costs / 0.3, dim=1)
+    close(around.effective_size, 1 / smoother.square().sum(1))
+    close(around.radius, (smoother * costs).sum(1), rtol=2e-3, atol=2e-3)
+    radii = geometry.neighbor_radius([5, 200])
+    for found, k in zip(radii, (5, 89), strict=True):
+        wanted = torch.tensor(reference.neighbour_radius(costs.tolist(), k), dtype=torch.float64)
+        close(found, wanted)
+    pairs = costs[torch.ones_like(costs).triu(1).bool()].tolist()
+    assert geometry.median_distance() == pytest.approx(reference.percentile(pairs, 0.5), rel=1e-4)
+
+
+def test_scales_by_wanted_neighbors_are_those_of_the_exact_geometry() -> None:
+    features = clustered(500)
+    geometry = CellGeometry(source(features))
+    wanted = [3.0, 20.0]
+    expected = exact(geometry, features).kernel_scales(wanted)
+    assert geometry.kernel_scales(wanted) == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_landmarks_are_symmetric_positive_and_close(name: str) -> None:
+    features = clustered(1500, spread=0.6)
+    geometry = CellGeometry(source(features, DISTANCES[name]), pairs=100)
+    dense = DenseGeometry(source(features, DISTANCES[name]))
+    ones = torch.ones(1500)
+    eps = float(dense.neighbor_radius([25]).median())
+    found, wanted = geometry.apply_kernel(eps, ones), dense.apply_kernel(eps, ones)
+    assert "by landmarks" in geometry.explained()
+    assert found.min() >= 1
+    assert float((found / wanted - 1).abs().mean()) < 0.02
+    u, v = random(1500, seed=6).double(), random(1500, seed=7).double()
+    forth, back = u @ geometry.apply_kernel(eps, v), v @ geometry.apply_kernel(eps, u)
+    assert float(forth) == pytest.approx(float(back), rel=1e-4)
+
+
+def test_wide_kernels_take_landmarks_local_ones_near_cells() -> None:
+    features = clustered(1500)
+    geometry = CellGeometry(source(features), pairs=300)
+    assert geometry.plan(5.0).why.startswith("low rank: N_eff 1")
+    assert geometry.plan(5.0).near.sum() == len(geometry.cells)
+    assert geometry.plan(0.002).why.startswith("sparse: N_eff 1 of 1500")
+    assert geometry.plan(0.002).gains is None
+    assert geometry.plan(0.3).why.startswith("mixed: N_eff")
+
+
+def test_sparse_and_low_rank_do_as_they_are_told() -> None:
+    features = clustered(1500)
+    ones = torch.ones(1500)
+    sparse, low_rank = SparseGeometry(source(features)), LowRankGeometry(source(features))
+    dense = exact(sparse, features)
+    local, wide = dense.apply_kernel(0.01, ones), dense.apply_kernel(5.0, ones)
+    torch.testing.assert_close(sparse.apply_kernel(0.01, ones), local, rtol=1e-4, atol=0.0)
+    torch.testing.assert_close(low_rank.apply_kernel(5.0, ones), wide, rtol=1e-3, atol=0.0)
+    assert "as asked for" in sparse.explained()
+    assert "as asked for" in low_rank.explained()
+
+
+def test_coincident_memories_count_fully_at_any_scale() -> None:
+    features = random(40, 8).repeat_interleave(torch.arange(1, 41), dim=0)
+    geometry = CellGeometry(source(features))
+    copies = torch.arange(1, 41).repeat_interleave(torch.arange(1, 41)).double()
+    ones = torch.ones(len(features))
+    torch.testing.assert_close(geometry.apply_kernel(1e-12, ones), copies)
+    torch.testing.assert_close(geometry.apply_kernel(1e-12, ones, others_only=True), copies - 1)
+    assert geometry.neighbor_radius([1]).median() == 0
+
+
+def test_a_cluster_of_one_point_is_cut_into_cells_of_bearable_size() -> None:
+    features = torch.cat([torch.ones(900, 4), random(100, 4)])
+    cells = CellGeometry(source(features)).cells
+    assert cells.sizes.max() <= 2 * 16 + 1
+    assert torch.equal(cells.members.sort().values, torch.arange(1000))
+    assert torch.equal(cells.members[cells.places], torch.arange(1000))
+
+
+def test_a_renewed_geometry_searches_cells_for_moved_memories_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features = clustered(600)
+    before = CellGeometry(source(features), pairs=600)
+    moved = features.clone()
+    moved[::7] = random(len(features[::7]), 16, seed=9)
+    searched: list[int] = []
+    search = torch.Tensor.argmin
+
+    def counted(scores: Tensor, dim: int) -> Tensor:
+        searched.append(len(scores))
+        return search(scores, dim)
+
+    monkeypatch.setattr(torch.Tensor, "argmin", counted)
+    after = before.renewed(source(moved))
+    assert searched == [len(features[::7])]
+    ones = torch.ones(600)
+    wanted = exact(after, moved).apply_kernel(0.5, ones)
+    torch.testing.assert_close(after.apply_kernel(0.5, ones), wanted, rtol=1e-4, atol=0.0)
+
+
+def test_the_choice_is_by_size_and_budget_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = clustered(200)
+    assert isinstance(build_geometry(features), DenseGeometry)
+    monkeypatch.setattr("sphere_replay.geometry.build.EXACT_UP_TO", 100)
+    large, forced = build_geometry(features), build_geometry(features, kind="exact", budget=1000)
+    assert isinstance(large, CellGeometry)
+    assert large.why == "cells: 200 memories, up to 100 are exact"
+    assert isinstance(forced, TiledGeometry)
+    assert forced.why.startswith("tiled: 200 memories, exact was asked for")
+    matrix = (features[:, None] - features).norm(dim=2)
+    given = build_geometry(matrix, Precomputed())
+    assert isinstance(given, DenseGeometry)
+    assert "without features" in given.why
+    with pytest.raises(ValueError, match=r"sparse geometries put points into cells, .* none"):
+        build_geometry(matrix, Precomputed(), kind="sparse")
+    with pytest.raises(ValueError, match="unknown kind 'fast'; known: auto, exact"):
+        build_geometry(features, kind="fast")
