@@ -65,12 +65,12 @@ class TensorBoard:
         folder = run.folder / "tensorboard"
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier session
         self._run = run
-        self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]  # torch's
+        self._writer = SummaryWriter(str(folder))
 
     def log(self, step: int, numbers: Numbers) -> None:
         """A point of each curve."""
         for name, number in numbers.items():
-            self._writer.add_scalar(name, number, step)  # type: ignore[no-untyped-call]  # torch's
+            self._writer.add_scalar(name, number, step)
 
     def summarize(self, numbers: Numbers) -> None:
         """A row of the table that compares settings."""
@@ -79,11 +79,11 @@ class TensorBoard:
             for name, value in leaves(self._run.config)
             if isinstance(value, bool | int | float | str)
         }
-        self._writer.add_hparams(settings, dict(numbers), run_name=".")  # type: ignore[no-untyped-call]  # torch's
+        self._writer.add_hparams(settings, dict(numbers), run_name=".")
 
     def close(self, *, finished: bool) -> None:
         """Bring everything onto the disk."""
-        self._writer.close()  # type: ignore[no-untyped-call]  # torch's
+        self._writer.close()
 
 
 class WandB:
