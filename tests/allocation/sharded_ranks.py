@@ -1,11 +1,14 @@
-"""One rank of a sharded allocation: allocates, draws, writes what it got; or dies on the way.
+"""Ranks of sharded allocations: they allocate, draw, write what they got; then one of them dies.
 
-python sharded_ranks.py FOLDER RANK RANKS [die]
+python sharded_ranks.py FOLDER
 """
 
+import json
+import multiprocessing
 import os
 import sys
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from tensors import random_memories, seeded
 SHARES = {2: [0.7, 1.0], 4: [0.3, 0.35, 0.8, 1.0]}
 """Where each rank's memories end: ranks need not have the same number."""
 
-DRAWS = 40
+RANKS, DRAWS = 4, 40
 
 
 def clustered(size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,15 +48,18 @@ CASES: dict[str, tuple[Sphere, tuple[Tensor, Tensor, Tensor]]] = {
     "clusters": (Sphere(scales=NeighborScales()), clustered(1301, torch.float32)),
     "counted": (Sphere(scales=CalibratedScales(), agreement=0.5), spread(700, torch.float64)),
     "median": (Sphere(distance=Euclidean(), scales=SpreadScales()), clustered(333, torch.float32)),
-    "cosine": (Sphere(distance=Cosine(), leave_one_out=True), spread(333, torch.float64)),
+    "cosine": (
+        Sphere(distance=Cosine(), scales=NeighborScales(), leave_one_out=True),
+        spread(333, torch.float64),
+    ),
     "logarithms": (Sphere(scales=FixedScales(0.3, 0.5, 1e-4)), spread(333, torch.float32)),
-    "few": (Sphere(control="permuted"), spread(9, torch.float64)),
+    "few": (Sphere(scales=NeighborScales(), control="permuted"), spread(20, torch.float64)),
 }
 
 
 def shards(size: int, ranks: int) -> list[slice]:
     ends = [0, *(round(share * size) for share in SHARES[ranks])]
-    return [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
+    return [slice(*pair) for pair in pairwise(ends)]
 
 
 def sharded(name: str, rank: int, ranks: int, group: Any = None) -> ShardedAllocation:
@@ -79,7 +85,6 @@ def found(name: str, rank: int, ranks: int, group: Any = None) -> dict[str, Any]
         "drawn": drawn,
         "held": part.held(drawn),
         "scalars": [part.whole.eps_s, part.whole.eps_t, part.whole.temperature, part.whole.mass],
-        "why": getattr(part.whole.geometry, "why", ""),
     }
 
 
@@ -96,35 +101,58 @@ def complaint(rank: int, ranks: int) -> str:
     return "none"
 
 
-def main() -> None:
-    folder, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+def join(folder: Path, name: str, rank: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{folder / 'store'}",
+        init_method=f"file://{folder / name}",
         rank=rank,
-        world_size=ranks,
+        world_size=RANKS,
         timeout=timedelta(seconds=100),
     )
-    if sys.argv[4:] == ["die"]:
-        sharded("few", rank, ranks)  # all are connected
-        if rank == 1:
-            os._exit(3)
-        try:
-            sharded("radii", rank, ranks)
-        except LostRankError as error:
-            print(error, flush=True)
-            os._exit(error.exit_code)
+
+
+def work(folder: Path, rank: int) -> None:
+    join(folder, "working", rank)
     pair = dist.new_group([2, 3])
-    results: dict[str, Any] = {name: found(name, rank, ranks) for name in CASES}
-    results["complaint"] = complaint(rank, ranks)
-    torch.set_num_threads(2)
-    results["again"] = found("clusters", rank, ranks)
+    results: dict[str, Any] = {name: found(name, rank, RANKS) for name in CASES}
+    results["complaint"] = complaint(rank, RANKS)
     if rank >= 2:
         results["pair"] = {name: found(name, rank - 2, 2, pair) for name in CASES}
+    torch.set_num_threads(2)
+    results["again"] = found("clusters", rank, RANKS)
     save_tree(folder, f"rank-{rank}", results)
     dist.barrier()
     os._exit(0)  # a group that is destroyed in order can hang, see integrations.pairs
+
+
+def die(folder: Path, rank: int) -> None:
+    join(folder, "dying", rank)
+    sharded("few", rank, RANKS)  # all are connected
+    if rank == 1:
+        os._exit(3)
+    try:
+        sharded("radii", rank, RANKS)
+    except LostRankError as error:
+        (folder / f"said-{rank}").write_text(str(error))
+        os._exit(error.exit_code)
+
+
+def main() -> None:
+    """Both, on ranks that are forked: torch is imported once."""
+    folder = Path(sys.argv[1])
+    fork = multiprocessing.get_context("fork")
+    codes = {}
+    for task in (work, die):
+        ranks = [fork.Process(target=task, args=(folder, rank)) for rank in range(RANKS)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(150)
+        codes[task.__name__] = [process.exitcode for process in ranks]
+        for process in ranks:
+            process.kill()
+    (folder / "codes.json").write_text(json.dumps(codes))
 
 
 if __name__ == "__main__":

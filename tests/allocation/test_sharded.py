@@ -1,5 +1,6 @@
 """Memories on several ranks: the weights of one process, the same bits everywhere, no hang."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from allocation.sharded_ranks import CASES, DRAWS, shards
+from allocation.sharded_ranks import CASES, DRAWS, RANKS, shards
 from sphere_replay import allocate
 from sphere_replay.allocation.sharded import allocate_sharded
 from sphere_replay.storage.saved import load_tree
@@ -20,33 +21,26 @@ SCRIPT = Path(__file__).with_name("sharded_ranks.py")
 TESTS = SCRIPT.parents[1]
 
 
-def start(folder: Path, ranks: int, *words: str) -> list[tuple[int, str, str]]:
-    """Run the script on as many ranks; how each ended, and what it said."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the ranks have written to."""
+    folder = tmp_path_factory.mktemp("ranks")
     paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder), str(rank), str(ranks), *words],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        said = [process.communicate(timeout=240) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    return [(process.returncode, *words) for process, words in zip(started, said, strict=True)]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    codes = json.loads((folder / "codes.json").read_text())
+    assert codes["work"] == [0] * RANKS, done.stderr[-3000:]
+    return folder
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("ranks")
-    for code, _, errors in start(folder, 4):
-        assert code == 0, errors[-3000:]
-    return [load_tree(folder, f"rank-{rank}")[1] for rank in range(4)]
+def results(folder: Path) -> list[dict[str, Any]]:
+    return [load_tree(folder, f"rank-{rank}")[1] for rank in range(RANKS)]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -67,9 +61,6 @@ def test_ranks_have_the_weights_of_one_process(
     )
     tolerance = 1e-5 if features.dtype == torch.float32 else 1e-9
     for own, part in zip(shards(len(increments), ranks), parts, strict=True):
-        assert part["why"] == f"sharded: {len(increments)} memories on {ranks} ranks" or (
-            name == "few"
-        )
         torch.testing.assert_close(
             part["weights"], one.weights[own], rtol=tolerance, atol=tolerance / len(increments)
         )
@@ -105,15 +96,14 @@ def test_a_second_time_and_with_more_threads_they_are_the_same_bits(
 def test_what_is_wrong_on_one_rank_is_said_on_all(results: list[dict[str, Any]]) -> None:
     told = [part["complaint"] for part in results]
     assert told[2].startswith("rank 2: features")
-    assert told[0] == told[1] == told[3] and "rank 2 cannot go on" in told[0]
+    assert told[0] == told[1] == told[3]
+    assert "rank 2 cannot go on" in told[0]
 
 
-def test_a_rank_that_dies_ends_all_with_a_message(tmp_path: Path) -> None:
-    first, dead, last, _ = start(tmp_path, 4, "die")
-    assert dead[0] == 3
-    for code, said, errors in (first, last):
-        assert code == 1, errors[-3000:]
-        assert "waited in vain for another one" in said
+def test_a_rank_that_dies_ends_all_with_a_message(folder: Path) -> None:
+    assert json.loads((folder / "codes.json").read_text())["die"] == [1, 3, 1, 1]
+    for rank in (0, 2, 3):
+        assert "waited in vain for another one" in (folder / f"said-{rank}").read_text()
 
 
 def test_without_a_process_group_it_says_so() -> None:
