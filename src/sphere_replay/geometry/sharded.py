@@ -86,31 +86,31 @@ class ShardedGeometry(TileGeometry):
         self, work: Callable[[slice, slice, Tensor], Result]
     ) -> Iterator[tuple[slice, slice, Result]]:
         """`work` on those tiles that are this rank's to look at, in the order they arrive."""
-        ring = self.ring
-        for whose, distances in self._visits(ring.ranks // 2):
-            rows, columns = self._tiles(ring.rank), self._tiles(whose)
-            if whose == ring.rank:
-                tiles = [(a, b) for i, a in enumerate(rows) for b in columns[i:]]
-            elif 2 * ((ring.rank - whose) % ring.ranks) == ring.ranks:
-                # Opposite ranks get each other's block: they share the tiles like a chessboard.
-                odd = ring.rank > whose
-                tiles = [
-                    (a, b)
-                    for i, a in enumerate(rows)
-                    for j, b in enumerate(columns)
-                    if (i + j) % 2 == odd
-                ]
-            else:
-                tiles = [(a, b) for a in rows for b in columns]
+        for whose, distances in self._visits(self.ring.ranks // 2):
+            for index, rows in enumerate(self._tiles(self.ring.rank)):
+                columns = self._columns(index, whose)
 
-            def on_tile(
-                tile: tuple[slice, slice],
-                distances: Callable[[slice, slice], Tensor] = distances,
-            ) -> Result:
-                return work(*tile, distances(*tile))
+                def on_tile(
+                    cols: slice,
+                    rows: slice = rows,
+                    distances: Callable[[slice, slice], Tensor] = distances,
+                ) -> Result:
+                    return work(rows, cols, distances(rows, cols))
 
-            for tile, result in zip(tiles, in_order(on_tile, tiles, self.device), strict=True):
-                yield *tile, result
+                done = in_order(on_tile, columns, self.device)
+                for cols, result in zip(columns, done, strict=True):
+                    yield rows, cols, result
+
+    def _columns(self, index: int, whose: int) -> list[slice]:
+        """Which of a rank's tiles this one looks at, for that row of its own tiles."""
+        columns = self._tiles(whose)
+        rank, ranks = self.ring.rank, self.ring.ranks
+        if whose == rank:
+            return columns[index:]
+        if 2 * abs(rank - whose) == ranks:
+            # Opposite ranks get each other's block: they share the tiles like a chessboard.
+            return columns[(index + (rank > whose)) % 2 :: 2]
+        return columns
 
     def _visits(self, steps: int) -> Iterator[tuple[int, Callable[[slice, slice], Tensor]]]:
         """This rank and the `steps` before it: who, and the distances of our rows to its own."""
