@@ -152,7 +152,14 @@ def test_from_sweep_to_table_and_pictures(
     column = ["--column", "40%", *FEW]
     code, _, _ = run(capsys, "plot", "digits", "--runs", str(runs), "--out", str(plots), *column)
     assert code == 0
-    assert len(list(plots.glob("*.png"))) == 3
+    assert {path.stem for path in plots.glob("*.png")} == {
+        *("gains", "accuracy-over-stream", "forgetting", "noisy-lift")
+    }
+    code, out, _ = run(capsys, "table", "digits", "--results", str(saved.parent), "--latex")
+    assert code == 0
+    assert "\\bottomrule" in out
+    _, out, _ = run(capsys, "table", "digits", "--results", str(saved.parent), "--csv")
+    assert out.startswith("method,column,metric,mean")
 
 
 def test_a_failed_run_is_reported_and_stops_nobody(

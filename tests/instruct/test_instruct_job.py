@@ -17,6 +17,7 @@ from sphere_replay.instruct.presets import resolve
 from sphere_replay.language.models import BaseModel
 from sphere_replay.runs.job import SteppedJob
 from sphere_replay.runs.metrics import measure
+from sphere_replay.runs.recording import FOLDER, read_recording
 from sphere_replay.runs.records import TaskMatrix
 from sphere_replay.storage.files import canonical_json
 from sphere_replay.storage.trees import to_bytes
@@ -139,6 +140,30 @@ def test_a_log_line_tells_losses_mass_quantiles_and_shares(
     shares = [value for name, value in last["replay"].items() if name.startswith("share/")]
     assert sum(shares) == pytest.approx(1.0)
     assert job.status == f"accuracy {100 * last['accuracy']:.1f}%"
+
+
+@pytest.mark.parametrize("select", ["sphere", "uniform"])
+@pytest.mark.parametrize("build", [t5, llama])
+def test_a_recorded_run_is_the_same_run_and_shows_its_texts(
+    tmp_path: Path, select: str, build: Callable[[], BaseModel]
+) -> None:
+    config = brief(select, rank=2)
+    plain = run(config, build)
+    recorded = InstructJob(config, corpus(), build())
+    recorded.record(tmp_path / FOLDER, 3)
+    for step in range(len(recorded)):
+        recorded.advance(step)
+    assert recorded.results() == plain.results()
+    assert spelled(recorded.state_dict()) == spelled(plain.state_dict())
+    moments = read_recording(tmp_path)
+    assert len(moments) == 3
+    for _, tree in moments:
+        assert len(tree["texts"]) == len(tree["weights"])
+        assert all("Answer:" in text and "→ " in text for text in tree["texts"])
+        for text, label in zip(tree["texts"], tree["labels"].tolist(), strict=True):
+            task, _, answer = tree["names"][label].partition(": ")
+            assert task in ("topic", "review", "order")
+            assert text.lower().endswith(f"→ {answer}")
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step() -> None:

@@ -25,6 +25,8 @@ COMMANDS: dict[str, str] = {
     "table": "print a table beside the paper's",
     "compare": "set saved results side by side",
     "plot": "draw accuracy, forgetting, noisy lift and rewards of a table's runs",
+    "report": "one HTML file of results, with recorded runs to look into",
+    "inspect": "look into recorded runs: who is replayed, and why",
     "search": "search settings on development seeds",
     "validate": "check an experiment's file, or a run's, before hours are spent",
     "sandbox": "run untrusted programs against tests, or prove that they are confined",

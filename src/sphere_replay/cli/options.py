@@ -178,6 +178,17 @@ def add_place_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_record_option(parser: argparse.ArgumentParser) -> None:
+    """What is kept for `sphere inspect` and `sphere report`."""
+    parser.add_argument(
+        "--record",
+        type=int,
+        default=0,
+        metavar="N",
+        help="keep N rescorings to look at with `sphere inspect`; changes no result",
+    )
+
+
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """How results are shown."""
     parser.add_argument("--quiet", action="store_true", help="no progress bars")

@@ -1,5 +1,6 @@
 """The engine: weighing and schedule put together, and draws made by them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -15,6 +16,9 @@ from sphere_replay.replay.selections import Selection, Uniform, Weighting
 from sphere_replay.replay.weighing import Weigher
 from sphere_replay.scoring import Scores
 from sphere_replay.storage.trees import State
+
+Watch = Callable[[Scorer], None]
+"""Told, before a draw by fresh weights, how memories are scored; it must change nothing."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class Engine:
         self.unit_mass = unit_mass
         self.seconds = 0.0
         """Spent on scoring and weighing so far."""
+        self.watch: Watch | None = None
+        """Whoever looks on, such as a recorder."""
         self._generator = generator
         self._frugal = economy is not None
         self._economizer: Economizer | None = None
@@ -117,6 +123,8 @@ class Engine:
         if len(self.memory) == 0:
             raise ValueError("nothing to replay: the memory is empty")
         if not self.selection.needs_scores:
+            if self.watch is not None:
+                self.watch(score)
             return self.draw_uniformly(count)
         pool = self.schedule.pool
         if pool is not None and pool < count and not self.replacement:
@@ -127,6 +135,8 @@ class Engine:
         rescored = self.schedule.due
         if rescored:
             self._rescore(score, labels)
+            if self.watch is not None:
+                self.watch(score)
         self.schedule.count()
         if self._economizer is not None:
             self._economizer.notes.tick()

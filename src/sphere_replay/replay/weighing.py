@@ -35,7 +35,7 @@ class Weigher:
             details |= increment_quantiles(known)
         self._running_scale = weighting.running_scale
         cost = round(scores.passes * len(scores))
-        self.latest = replace(weighting, details=details, cost=cost)
+        self.latest = replace(weighting, details=details, cost=cost, scores=scores)
         return self.latest
 
     def forget(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from sphere_replay.codebase import Code
 from sphere_replay.config import Pair
 from sphere_replay.errors import DataError, UserError
+from sphere_replay.reports.courses import shortened
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.table_runs import TableRun
 from sphere_replay.storage.files import write_atomically
@@ -77,6 +78,7 @@ def to_entries(runs: Iterable[TableRun], out: Path) -> list[dict[str, Any]]:
             }
             | ({"code": asdict(code)} if (code := folder.made_by) else {})
             | {part: _rounded(results[part]) for part in _PARTS if part in results}
+            | ({"course": course} if (course := shortened(results)) else {})
         )
     return entries
 

@@ -1,11 +1,11 @@
-"""Pictures of finished runs: accuracy over the stream, forgetting, and what replay was spent on.
+"""Pictures of finished runs: paired gains first, then accuracy, forgetting, and what was replayed.
 
 The last is the noisy lift where labels are wrong, and reward beside accuracy where programs are
-rewarded.
+rewarded. The best method is drawn thick, whichever it is.
 
 Examples:
   sphere sweep digits --seeds 5 --out runs && sphere plot digits --runs runs --out plots
-  sphere plot cifar10 --small --column 40% --runs runs
+  sphere plot cifar10 --small --column 40% --runs runs --format pdf
   sphere plot examples/experiment.toml --runs runs
 """
 
@@ -32,12 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("plots"), metavar="DIR", help="pictures")
     parser.add_argument("--column", metavar="NAME", help="one column (default: the table's last)")
     parser.add_argument("--seeds", type=int, help="at most this many seeds")
+    parser.add_argument(
+        "--format", choices=["png", "svg", "pdf"], default="png", help="of the files (default: png)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw what is finished."""
     from sphere_replay.reports.collection import read_finished
     from sphere_replay.reports.comparison import draw_comparison
+    from sphere_replay.reports.forest import draw_forest
+    from sphere_replay.reports.tables import fill
     from sphere_replay.runs.launch import run_folder
     from sphere_replay.runs.table_runs import runs_of, seeds_of
 
@@ -52,6 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
         command = shlex.join(["sphere", "sweep", *table_words(arguments)])
         raise nothing_of(runs, arguments.runs, f"{command} --out {arguments.runs}")
     warn_of_others(run_folder(run.config, arguments.runs).made_by for run in runs)
-    for path in draw_comparison(finished, arguments.out):
+    narrowed = table.narrowed(table.methods, [column])
+    cells = fill(narrowed, finished)
+    if any(cell.ci95 for cell in cells):
+        print(draw_forest(narrowed, cells, arguments.out / f"gains.{arguments.format}"))
+    subject = table.preset
+    for path in draw_comparison(finished, arguments.out, kind=arguments.format, subject=subject):
         print(path)
     return 0

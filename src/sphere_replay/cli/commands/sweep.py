@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sphere_replay.cli.options import (
     add_place_options,
+    add_record_option,
     add_table_options,
     table_from,
     table_words,
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write all results to one file; what it has of other cells and seeds stays",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    add_record_option(parser)
     add_place_options(parser)
 
 
@@ -71,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.workers < 1 or arguments.skip < 0:
         raise UsageError("--workers counts from 1, --skip from 0")
     seeds = seeds_of(table, development=arguments.development)[arguments.skip :][: arguments.seeds]
+    if arguments.record < 0:
+        raise UsageError("--record counts rescorings: 0 or more")
     for name, chosen, known in (
         ("method", arguments.methods, table.methods),
         ("column", arguments.columns, table.columns),
@@ -91,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
             data=arguments.data,
             workers=arguments.workers,
             report=report,
+            record=arguments.record,
         )
     entries = to_entries(runs, arguments.out)
     print(f"{len(entries)} of {len(runs)} runs finished in {arguments.out}")

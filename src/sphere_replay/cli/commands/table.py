@@ -8,6 +8,7 @@ Examples:
   sphere table digits --runs runs --seeds 5 --limit 600
   sphere table examples/experiment.toml --runs runs
   sphere table mnist --forest gains.svg
+  sphere table mnist --latex > mnist.tex
 """
 
 import argparse
@@ -55,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
     parser.add_argument("--markdown", action="store_true", help="as Markdown")
+    parser.add_argument("--latex", action="store_true", help="as LaTeX, in booktabs style")
+    parser.add_argument("--csv", action="store_true", help="as comma-separated values, one a line")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         made_by,
         to_entries,
     )
+    from sphere_replay.reports.publishing import to_csv, to_latex
     from sphere_replay.reports.render import to_json, to_markdown
     from sphere_replay.reports.tables import fill, mean_passes
     from sphere_replay.runs.table_runs import (
@@ -113,6 +117,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(to_json(table, cells, passes)))
     elif arguments.markdown:
         print(to_markdown(table, cells, passes))
+    elif arguments.latex:
+        print(to_latex(table, cells), end="")
+    elif arguments.csv:
+        print(to_csv(cells), end="")
     else:
         _print(table, cells, passes)
     return 0
