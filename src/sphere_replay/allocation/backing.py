@@ -18,8 +18,8 @@ from sphere_replay.geometry import Geometry
 from sphere_replay.numeric import accumulation_dtype
 from sphere_replay.validation import Choice
 
-_VOTES_HELD = 1 << 22
-"""Votes `[m, classes]` at a time; more classes take further passes over the kernel."""
+_VOTES_HELD, _CLASSES_HELD = 1 << 22, 16
+"""Votes `[m, classes]` at a time, and the fewest classes; more take further passes."""
 
 _TIE = 1 - 1e-6
 """Votes this close to the most are as many: the difference is the float32 kernel's."""
@@ -67,7 +67,7 @@ def back_labels(
     precision = accumulation_dtype(geometry.device)
     classes, belongs, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     own, most, by_chance = torch.zeros(3, len(labels), dtype=precision, device=labels.device)
-    width = max(1, _VOTES_HELD // len(labels))
+    width = max(_CLASSES_HELD, _VOTES_HELD // len(labels))
     for block in torch.split(torch.arange(len(classes), device=labels.device), width):
         members = belongs[:, None] == block
         cast = geometry.apply_kernel(eps, members.to(precision), others_only=True)

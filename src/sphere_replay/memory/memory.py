@@ -113,9 +113,13 @@ class Memory:
         """
         return self._versions[: self._filled].to(self.device, copy=True)
 
-    def changed(self, slots: Tensor, versions: Tensor) -> Tensor:
-        """Which of the slots `[n]` hold another example than in these `versions`; bool `[n]`."""
-        return self._versions[slots] != versions
+    def changed(self, versions: Tensor, slots: Tensor | None = None) -> Tensor:
+        """Which slots, the first n or those given, hold another example than in these `versions`.
+
+        bool `[n]`, on the CPU, as the versions are.
+        """
+        now = self._versions[: len(versions)] if slots is None else self._versions[slots]
+        return now != versions
 
     @property
     def mark(self) -> Mark:

@@ -36,6 +36,8 @@ class Schedule:
         self._draws_since = 0
         self._asked = True
         self._slots = torch.empty(0, dtype=torch.int64)
+        self._all = True
+        """Whether the slots are simply the first ones, in order."""
         self._versions = torch.empty(0, dtype=torch.int64)
 
     @property
@@ -60,9 +62,9 @@ class Schedule:
         """Slots `[m]` to score now; counting starts again."""
         size = len(memory)
         if self.pool is None or self.pool >= size:
-            self._slots = torch.arange(size)
+            self._slots, self._all = torch.arange(size), True
         else:
-            self._slots = draw_distinct(size, self.pool, generator)
+            self._slots, self._all = draw_distinct(size, self.pool, generator), False
         self._versions = memory.versions.cpu()[self._slots]
         if self._asked or self.longest is None:
             self._interval = self.every
@@ -88,7 +90,7 @@ class Schedule:
 
     def _stale(self, memory: Memory) -> Tensor:
         """Which of the scored slots were overwritten since; bool `[m]`."""
-        return memory.changed(self._slots, self._versions)
+        return memory.changed(self._versions, None if self._all else self._slots)
 
     def state_dict(self) -> State:
         """Everything the next draw depends on, apart from the memory."""
@@ -112,3 +114,4 @@ class Schedule:
         if self.longest is not None:
             self._interval = state["interval"]
         self._slots, self._versions = slots, state["versions"]
+        self._all = torch.equal(slots, torch.arange(len(slots)))

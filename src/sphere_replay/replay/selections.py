@@ -153,9 +153,9 @@ class SphereSelection:
 
     recipe: Sphere
     unit_mass: bool = False
+    every: int = 4
     needs_scores = True
     needs_features = True
-    every = 4
 
     @property
     def needs_increments(self) -> bool:
@@ -191,6 +191,8 @@ class SphereSelection:
                 "label_noise": allocation.label_noise or 0.0,
                 "agreement": allocation.agreement,
             }
+        if allocation.error is not None:
+            details["error"] = allocation.error.total_variation
         if self.unit_mass:
             details["mass"] = allocation.mass
         return Weighting(
@@ -226,8 +228,11 @@ def _calibrated(
 ) -> SphereSelection:
     """With scales of its own: of the recipe it takes the blend alone."""
     calibrated = Sphere.calibrated(**{"alpha": recipe.alpha, **options})
-    return SphereSelection(calibrated, unit_mass=bool(unit_mass))
+    return SphereSelection(calibrated, unit_mass=bool(unit_mass), every=CALIBRATED_EVERY)
 
+
+CALIBRATED_EVERY = 16
+"""Draws between rescorings of the calibrated selection: what backs a label changes slowly."""
 
 RECIPE_OPTIONS = ("agreement", "votes", "strength", "leave_one_out")
 """Of a recipe, beside what configurations have settings for."""
@@ -250,7 +255,7 @@ SELECTIONS: dict[str, type[Selection] | Callable[..., Selection]] = {
 options, or a function of a recipe, of how many are to be ranked, and of options by name."""
 
 UNLABELLED = [name for name in SELECTIONS if name != "sphere-calibrated"]
-"""Those for memories without class numbers: token sequences, groups of programs."""
+"""Those for memories without class numbers, such as groups of programs."""
 
 
 def selection_named(

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from sphere_replay.errors import ConfigError, unknown
+from sphere_replay.replay.selections import CALIBRATED_EVERY
 from sphere_replay.vision.config import OF_ENCODERS, VisionConfig
 
 Settings = dict[str, Any]
@@ -148,6 +149,8 @@ def resolve(
         overrides.setdefault("optimizer_options", {})  # instead of those of SGD
     if select in SCORED_EVERY_STEP:
         settings |= {"every": 1, "pool": MIR_POOL.get(dataset, DEFAULT_MIR_POOL)}
+    elif select == "sphere-calibrated":
+        settings["every"] = CALIBRATED_EVERY
     rate = overrides.get("lr", settings.get("lr", VisionConfig.lr))
     if isinstance(rate, int | float):  # what else it may be is refused under its own name
         settings["virtual_lr"] = rate
@@ -182,6 +185,8 @@ def provenance(config: VisionConfig, setting: str) -> str:
         return "the paper uses the whole stream"
     if setting == "pool" and config.select not in SCORED_EVERY_STEP:
         return ""  # the paper scores the whole memory, but for MIR
+    if setting == "every" and config.select == "sphere-calibrated":
+        return "chosen here"
     if setting == "every" and config.select in SCORED_EVERY_STEP:
         return _OPEN
     note = _note(config, setting)
