@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 EXTRAS := vision,instruct,coding,dev
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench docs report pictures browser clean
 
 demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replayed?
 	$(BIN)/sphere demo --out demo
@@ -25,11 +25,22 @@ bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GE
 	$(BIN)/python -m benchmarks large --markdown docs/performance-large.md
 	$(BIN)/python -m benchmarks train --markdown docs/performance-train.md
 	$(BIN)/python -m benchmarks hosts --markdown docs/performance-hosts.md
+	$(BIN)/python -m benchmarks economy --markdown docs/performance-economy.md
 	$(BIN)/python -m benchmarks scoring --markdown docs/performance-scoring.md
 	$(BIN)/python -m benchmarks augmentation --markdown docs/performance-augmentation.md
 	$(BIN)/python -m benchmarks instruct --markdown docs/performance-instruct.md
 	$(BIN)/python -m benchmarks coding --markdown docs/performance-coding.md
 	$(BIN)/python -m benchmarks sandbox --markdown docs/performance-sandbox.md
+
+report: $(VENV)/.ready  ## The committed results as one page, report.html.
+	$(BIN)/sphere report results --out report.html --title "sphere-replay: results"
+
+pictures: browser  ## Those of the documents, into docs/images/.
+	$(BIN)/python docs/pictures.py
+
+browser: $(VENV)/.ready  ## Chromium and Playwright, for the tests of the report; needs apt-get.
+	which chromium || apt-get install -y chromium || sudo apt-get install -y chromium
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[browser]'
 
 docs: $(VENV)/.docs  ## The documentation site, into site/.
 	$(BIN)/mkdocs build --strict

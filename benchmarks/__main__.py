@@ -19,6 +19,7 @@ BENCHMARKS = {
     "large": "a million memories: time, peak, and approximate weights against exact ones",
     "train": "time training steps against a bare loop, and rescorings against plain forwards",
     "hosts": "time a stream step of every host against ER, and SPHERE inside it",
+    "economy": "what SPHERE costs beside ER, and what it brings, by both schedules",
     "instruct": "time updates of a language model with and without SPHERE",
     "scoring": "what each measure saves in a forward over the memory",
     "augmentation": "strong views of a batch against a loop over images",

@@ -11,14 +11,14 @@ from sphere_replay.vision.datasets import ImageData
 from sphere_replay.vision.specs import dataset_spec
 
 
-def random_images(count: int) -> ImageData:
-    """Noise in the shape of MNIST, with random labels."""
-    spec, source = dataset_spec("mnist"), generator_for(0, "random images")
+def random_images(count: int, dataset: str = "mnist") -> ImageData:
+    """Noise in the shape of a dataset, with random labels."""
+    spec, source = dataset_spec(dataset), generator_for(0, "random images")
     images = torch.randint(256, (count, *spec.shape), generator=source, dtype=torch.uint8)
     labels = torch.randint(spec.num_classes, (count,), generator=source)
     # Nothing is evaluated, but every class needs a test image.
     few = torch.arange(spec.num_classes)
-    return ImageData("mnist", images, labels, images[few], few, spec.num_classes, "random")
+    return ImageData(dataset, images, labels, images[few], few, spec.num_classes, "random")
 
 
 def mnist_folder(given: Path | None) -> Path | None:

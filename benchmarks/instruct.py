@@ -80,8 +80,8 @@ class Bench:
     def __init__(self, plan: Plan, home: Path) -> None:
         self._plan = plan
         config = plan.config
-        self._sphere, self._rows = _learner(config, plan.data, home)
-        self._uniform, _ = _learner(replace(config, select="uniform"), plan.data, home)
+        self._sphere, self._rows = learner_of(config, plan.data, home)
+        self._uniform, _ = learner_of(replace(config, select="uniform"), plan.data, home)
 
     def updates(self) -> list[Cell]:
         """SPHERE against uniform replay, and its parts."""
@@ -126,7 +126,7 @@ class Bench:
 
     def _turns(self, learner: Learner) -> Callable[[], None]:
         """A call that makes the next few updates; the memory is filled first."""
-        batches = itertools.cycle(list(_batches(self._rows, 16)))
+        batches = itertools.cycle(list(batches_of(self._rows, 16)))
         steps = itertools.count()
 
         def update() -> None:
@@ -142,7 +142,7 @@ class Bench:
         return turn
 
 
-def _learner(config: InstructConfig, data: Path | None, home: Path) -> tuple[Learner, list[Row]]:
+def learner_of(config: InstructConfig, data: Path | None, home: Path) -> tuple[Learner, list[Row]]:
     """A learner with nothing learned, and the rows of its first tasks in mixed order."""
     corpus = build_corpus(config, data)
     base = build_base(config, corpus, home)
@@ -152,7 +152,8 @@ def _learner(config: InstructConfig, data: Path | None, home: Path) -> tuple[Lea
     return Learner(config, base), list(itertools.chain.from_iterable(zip(*rows, strict=False)))
 
 
-def _batches(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
+def batches_of(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
+    """The rows in their order, so many at a time."""
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
 

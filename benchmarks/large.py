@@ -142,7 +142,7 @@ def _memory(plan: Plan) -> Iterator[Cell]:
     batch = {"x": torch.ones(BATCH, DIM), "y": torch.ones(BATCH, dtype=torch.int64)}
     weights = torch.rand(plan.rows, generator=torch.Generator().manual_seed(1))
 
-    def score(slots: Tensor) -> Scores:
+    def score(slots: Tensor, *, increments: bool = True) -> Scores:
         return Scores(weights, weights)
 
     def saved() -> object:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from benchmarks.harness import Cell
 from benchmarks.timing import fair_clock
-from sphere_replay.replay import Draw, Engine, Scorer, SphereSelection, Weighting
+from sphere_replay.replay import Draw, Engine, Labels, Scorer, SphereSelection, Weighting
 from sphere_replay.scoring import Scores
 
 PARTS = ("scoring", "allocation", "draw", "rest")
@@ -48,13 +48,15 @@ def divided(watch: Stopwatch) -> Iterator[None]:
     """Inside, the watch divides the time of training steps among PARTS."""
     draw, weigh = Engine.draw, SphereSelection.weigh
 
-    def timed_draw(replay: Engine, count: int, scorer: Scorer) -> Draw:
-        def timed_scorer(slots: Tensor) -> Scores:
+    def timed_draw(
+        replay: Engine, count: int, scorer: Scorer, labels: Labels | None = None
+    ) -> Draw:
+        def timed_scorer(slots: Tensor, *, increments: bool = True) -> Scores:
             with watch.part("scoring"):
-                return scorer(slots)
+                return scorer(slots, increments=increments)
 
         with watch.part("draw"):
-            return draw(replay, count, timed_scorer)
+            return draw(replay, count, timed_scorer, labels)
 
     def timed_weigh(
         selection: SphereSelection, scores: Scores, scale: float | None, source: torch.Generator

@@ -137,8 +137,9 @@ def test_from_sweep_to_table_and_pictures(
     code, out, _ = run(capsys, "table", "digits", "--results", str(saved.parent), "--json")
     table = json.loads(out)
     assert code == 0
+    place = ("ER + SPHERE", "40%", "class_il")
     (cell,) = [
-        row for row in table["rows"] if (row["method"], row["column"]) == ("ER + SPHERE", "40%")
+        row for row in table["rows"] if (row["method"], row["column"], row["metric"]) == place
     ]
     wanted = {"method", "column", "metric", "mean", "sd", "seeds", "published"}
     assert wanted | {"paired_gain", "ci95"} <= set(cell)
@@ -151,7 +152,14 @@ def test_from_sweep_to_table_and_pictures(
     column = ["--column", "40%", *FEW]
     code, _, _ = run(capsys, "plot", "digits", "--runs", str(runs), "--out", str(plots), *column)
     assert code == 0
-    assert len(list(plots.glob("*.png"))) == 3
+    assert {path.stem for path in plots.glob("*.png")} == {
+        *("gains", "accuracy-over-stream", "forgetting", "noisy-lift")
+    }
+    code, out, _ = run(capsys, "table", "digits", "--results", str(saved.parent), "--latex")
+    assert code == 0
+    assert "\\bottomrule" in out
+    _, out, _ = run(capsys, "table", "digits", "--results", str(saved.parent), "--csv")
+    assert out.startswith("method,column,metric,mean")
 
 
 def test_a_failed_run_is_reported_and_stops_nobody(

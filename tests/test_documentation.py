@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from plugged import forgotten
 from sphere_replay.cli import build_parser
 from sphere_replay.cli.options import config_from
 from sphere_replay.hosts import HOSTS
 from sphere_replay.replay import SELECTIONS
 from sphere_replay.runs.domains import domain
+from sphere_replay.runs.experiment import load_experiment
 from sphere_replay.runs.metrics import METRICS
 
 ROOT = Path(__file__).parents[1]
@@ -50,7 +52,7 @@ def test_code_runs_and_prints_what_is_shown(
         printed = io.StringIO()
         # Leading newlines make a traceback point at the line of the document.
         compiled = compile("\n" * line + code, str(path), "exec")
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), forgotten():
             exec(compiled, namespace)
         if shown is not None:
             assert printed.getvalue().rstrip() == shown.rstrip(), f"{_name(path)}:{line}"
@@ -74,12 +76,16 @@ def _commands() -> list[tuple[str, list[str]]]:
     return found
 
 
-def test_shown_commands_exist_with_all_their_names() -> None:
+def test_shown_commands_exist_with_all_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
     commands = _commands()
     assert {"run", "sweep", "table", "plot", "search"} <= {words[0] for _, words in commands}
     for _, words in commands:
         arguments = build_parser().parse_args(words)  # exits if an option is not known
-        if words[0] in ("run", "show", "search"):
+        if words[1:] and words[1].endswith(".toml"):
+            with forgotten():
+                assert load_experiment(words[1]).rows
+        elif words[0] in ("run", "show", "search"):
             config = config_from(arguments, seed=0)
             assert words[1] in domain(config.DOMAIN).presets
             dataset = words[1].removesuffix("-frozen")

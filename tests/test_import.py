@@ -15,7 +15,7 @@ from sphere_replay.sandbox.isolation import ISOLATIONS, missing
 
 SOURCE = Path(sphere_replay.__file__).parents[1]
 MAIN = "from sphere_replay.cli import main; code = main(sys.argv[1:])"
-ASKS_THE_DOMAINS = ("show", "run", "sweep", "search")
+ASKS_THE_DOMAINS = ("show", "run", "search")
 """Commands whose options are partly the domains' own."""
 FRONT = {"sphere_replay", "sphere_replay.cli", "sphere_replay.errors", "sphere_replay.extras"}
 

@@ -2,33 +2,51 @@
 # The runs behind the second part of results/development/calibration.md: bash results/development/refine.sh [WORKERS]
 set -eu
 workers=${1:-2}
+old=(--set select.agreement=0.9 --set select.votes=plain --set select.strength=fixed --set every=4)  # the first choice
 dev() {  # FILE TABLE SEEDS [OPTIONS]: some rows of a table on fresh development seeds
   file=$1; table=$2; seeds=$3; shift 3
   sphere sweep "$table" --development --skip 30 --seeds "$seeds" --workers "$workers" --quiet --out runs/development \
     --save "results/development/$file.json" "$@"
 }
-all() {  # NAME COLUMN METHODS... -- [OPTIONS]: on three problems
-  name=$1; column=$2; shift 2
-  dev "refine-mnist-$name" mnist 6 --columns "$column" "$@"
-  dev "refine-digits-$name" digits 20 --columns "$column" "$@"
-  dev "refine-frozen-$name" cifar10-frozen 4 --columns "$column" "$@"
+calibrated() {  # NAME [OPTIONS]: both hosts on MNIST and digits, at 40%
+  name=$1; shift
+  for place in "mnist 6" "digits 20"; do
+    dev "refine-${place% *}-$name" ${place% *} "${place#* }" --columns 40% \
+      --methods "ER + calibrated" "ER-ACE + calibrated" "${old[@]}" "$@"
+  done
 }
-calibrated() {  # NAME COLUMN SETTINGS [OPTIONS]
-  name=$1; column=$2; settings=$3; shift 3
-  all "$name" "$column" --methods "ER + calibrated" "ER-ACE + calibrated" --set "calibration={$settings}" "$@"
+chosen() {  # NAME FILE-ENDING COLUMN [OPTIONS]: what came out, on all three problems
+  name=$1; ending=$2; column=$3; shift 3
+  for place in "mnist mnist 6" "digits digits 20" "frozen cifar10-frozen 2"; do
+    read -r problem table seeds <<< "$place"
+    dev "refine-$problem-$name-$ending" "$table" "$seeds" --columns "$column" \
+      --methods "ER + calibrated" "ER-ACE + calibrated" "$@"
+  done
 }
-first() {
-  all hosts 40% --methods ER ER-ACE
-  calibrated base 40% ""
-  calibrated quantile 40% '"rule": "quantile"'
-  calibrated alpha-0.25 40% '"alpha": 0.25'
-  calibrated backing-alone 40% '"alpha": 0.0'
-  calibrated balanced 40% '"votes": "balanced"'
-  calibrated neighbors-4 40% '"neighbors": 4, "far": 20'
-  calibrated neighbors-16 40% '"neighbors": 16, "far": 80'
-  calibrated agreement-1 40% '"agreement": 1.0'
-  calibrated every-16 40% "" --set every=16
-  calibrated leave-one-out 40% '"leave_one_out": true'
-  calibrated kernel-alone 40% '"agreement": 0.0'
-}
-first
+for place in "mnist mnist 6" "digits digits 20" "frozen cifar10-frozen 4"; do
+  read -r problem table seeds <<< "$place"
+  dev "refine-$problem-hosts" "$table" "$seeds" --columns 40% --methods ER ER-ACE
+  dev "refine-$problem-hosts-clean" "$table" "$seeds" --columns Clean --methods ER ER-ACE
+done
+calibrated base
+calibrated quantile --set select.rule=quantile
+calibrated alpha-0.25 --set select.alpha=0.25
+calibrated backing-alone --set select.alpha=0
+calibrated balanced --set select.votes=balanced
+calibrated neighbors-4 --set select.neighbors=4 --set select.far=20
+calibrated neighbors-16 --set select.neighbors=16 --set select.far=80
+calibrated agreement-1 --set select.agreement=1
+calibrated every-16 --set every=16
+calibrated leave-one-out --set select.leave_one_out=true
+for column in 40% Clean; do
+  ending=$([ "$column" = Clean ] && echo clean || echo noisy)
+  chosen chosen "$ending" "$column" --set select.strength=fixed
+  chosen chosen-noise "$ending" "$column"
+done
+for strength in 0.25 0.4 0.6 1.5 2.5; do  # of MNIST's hosts, with and without
+  for host in ER ER-ACE; do
+    dev "strength-mnist-${host,,}-$strength" mnist 4 --columns 40% --methods "$host" --set "host.strength=$strength"
+    dev "strength-mnist-${host,,}-calibrated-$strength" mnist 4 --columns 40% --methods "$host + calibrated" \
+      --set "host.strength=$strength"
+  done
+done

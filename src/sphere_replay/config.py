@@ -2,15 +2,18 @@
 
 A configuration is a flat frozen dataclass whose JSON form is a run's identity, so a wrong type or
 a second spelling of the same value must be met before anything is stored. Beside the settings that
-form has the constants that results depend on: a run stays what it was when one of them changes.
+form has the constants that results depend on, the version of this package and digests of the parts
+that come from elsewhere: a run stays what it was when one of them changes.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, asdict, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
+from sphere_replay import __version__
+from sphere_replay.codebase import digest_of_others
 from sphere_replay.errors import ConfigError, unknown
 
 _KINDS: dict[str, tuple[Any, bool]] = {
@@ -24,6 +27,10 @@ _KINDS: dict[str, tuple[Any, bool]] = {
 }
 """What the fields' annotations mean, and whether None is a value."""
 
+_BESIDE = ("constants", "code")
+"""Of the JSON form: no settings."""
+
+Value = TypeVar("Value")
 Pair = int | str
 """What pairs the runs of two methods: a seed, or text where it is more ("order 1, seed 3")."""
 
@@ -83,16 +90,38 @@ class RunConfig:
         """What results depend on and no setting says, by what it belongs to."""
         raise NotImplementedError
 
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Settings that mean nothing in this run, and then are no part of its identity."""
+        return ()
+
+    @property
+    def parts(self) -> Mapping[str, object]:
+        """Classes and functions that somebody else may have written, by the setting they serve."""
+        return {}
+
+    @property
+    def code(self) -> dict[str, str]:
+        """The version of this package, and a digest for each part of somebody else's."""
+        digests = {name: digest_of_others(part) for name, part in self.parts.items()}
+        others = {name: digest for name, digest in digests.items() if digest is not None}
+        return {"sphere_replay": __version__, **others}
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: all settings, and the constants beside them."""
-        return {**asdict(self), "constants": self.constants}
+        """Plain values for JSON: settings that mean something, the constants and the code."""
+        settings = {name: value for name, value in asdict(self).items() if name not in self.idle}
+        return {**settings, "constants": self.constants, "code": self.code}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; what a form of an older version lacks is as it is now."""
-        settings = {name: value for name, value in saved.items() if name != "constants"}
+        """The inverse of `to_dict`; what a form of an older version lacks is as it is now.
+
+        So is the code, whatever the form says of it: see `changed_code`.
+        """
+        settings = {name: value for name, value in saved.items() if name not in _BESIDE}
+        settings = cls.renamed(settings)
         strangers = sorted(set(settings) - {entry.name for entry in fields(cls)})
-        if strangers:
+        if strangers:  # another domain's, or a later version's
             raise ConfigError(f"not part of the {cls.DOMAIN} configuration: {', '.join(strangers)}")
         config = cls(**settings)
         now = config.constants
@@ -103,6 +132,29 @@ class RunConfig:
                 "version: read it with the version that its manifest names"
             )
         return config
+
+    @classmethod
+    def needs(cls) -> set[str]:
+        """Settings without a default: by them a saved form is known to be of this domain."""
+        return {
+            entry.name
+            for entry in fields(cls)
+            if entry.default is MISSING and entry.default_factory is MISSING
+        }
+
+    @classmethod
+    def renamed(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings of an older version, under their names of today."""
+        return settings
+
+    def changed_code(self, saved: Mapping[str, Any]) -> list[str]:
+        """What a saved form was made by that is not what it is now, in words."""
+        was, now = saved.get("code", {}), self.code
+        return [
+            f"{name} was {_shortened(was.get(name))}, and is {_shortened(now.get(name))}"
+            for name in sorted(was.keys() | now.keys() if was else ())
+            if was.get(name) != now.get(name)
+        ]
 
 
 def described(value: Any) -> Any:
@@ -117,6 +169,23 @@ def described(value: Any) -> Any:
     return {"kind": type(value).__name__, **content}
 
 
+def from_options(kind: type[Value], given: Mapping[str, Any]) -> Value:
+    """A dataclass from its fields by name, each of the type of its default; others keep theirs."""
+    known = {entry.name: entry for entry in fields(kind) if entry.init}  # type: ignore[arg-type]  # checked where it is registered
+    options = {}
+    for name, value in given.items():
+        if name not in known:
+            raise ConfigError(unknown("option", name, known) if known else f"no option {name!r}")
+        default = known[name].default
+        if type(default) is float and type(value) is int:
+            value = float(value)
+        if default not in (None, MISSING) and type(value) is not type(default):
+            expected = type(default).__name__
+            raise ConfigError(f"option {name} takes {expected}, got {value!r}")
+        options[name] = value
+    return kind(**options)
+
+
 def one_of(name: str, value: str, known: Iterable[str]) -> None:
     """Refuse a name that does not exist, with the closest ones that do."""
     names = list(known)
@@ -128,6 +197,10 @@ def _finite(name: str, value: float) -> float:
     if not math.isfinite(value):
         raise ConfigError(f"{name} must be finite, got {float(value)}")
     return float(value)
+
+
+def _shortened(digest: str | None) -> str:
+    return "ours" if digest is None else digest[:10]
 
 
 def _spelled(annotation: object) -> str:

@@ -17,6 +17,7 @@ from sphere_replay.runs.checkpoint import load_latest
 from sphere_replay.runs.folder import RunFolder
 from sphere_replay.runs.log import read_log
 from sphere_replay.runs.metrics import measure
+from sphere_replay.runs.recording import FOLDER, read_recording
 from sphere_replay.runs.records import TaskMatrix
 from sphere_replay.runs.runner import run_job
 from sphere_replay.storage.files import canonical_json
@@ -52,6 +53,23 @@ def whole(config: CodingConfig) -> tuple[CodingJob, Recorder]:
 @pytest.fixture(scope="module")
 def sphere() -> tuple[CodingJob, Recorder]:
     return whole(brief("sphere"))
+
+
+def test_a_recorded_run_is_the_same_run_and_shows_its_programs(
+    sphere: tuple[CodingJob, Recorder], tmp_path: Path
+) -> None:
+    expected, plain = sphere
+    job = job_of(brief("sphere"))
+    job.record(tmp_path / FOLDER, 8)
+    recorder = Recorder(job)
+    job.run(0, recorder)
+    assert recorder.states == plain.states
+    assert job.results() == expected.results()
+    moments = read_recording(tmp_path)
+    assert moments
+    for _, tree in moments:
+        assert tree["fleeting"]
+        assert all(text.count("— advantage ") == 4 for text in tree["texts"])
 
 
 def test_interrupted_between_two_updates_a_run_ends_with_the_same_bits(

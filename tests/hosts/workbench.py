@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sphere_replay.allocation import Sphere
 from sphere_replay.hosts import Batch, Host, HostParts
 from sphere_replay.memory import Memory
-from sphere_replay.replay import Draw, Engine, Selection, selection_named
+from sphere_replay.replay import Draw, Economy, Engine, Labels, Scorer, Selection, selection_named
 from sphere_replay.scoring import Scores
 
 CLASSES = 6
@@ -63,18 +63,20 @@ class Listening(Engine):
 
     network: nn.Module
 
-    def __init__(self, memory: Memory, selection: Selection, every: int) -> None:
-        super().__init__(memory, selection, generator=generator(2), every=every)
+    def __init__(
+        self, memory: Memory, selection: Selection, every: int, economy: Economy | None = None
+    ) -> None:
+        super().__init__(memory, selection, generator=generator(2), every=every, economy=economy)
         self.draws: list[Draw] = []
         self.gradients: list[list[Tensor]] = []
 
-    def draw(self, count: int, score: Callable[[Tensor], Scores]) -> Draw:
-        def listening(slots: Tensor) -> Scores:
+    def draw(self, count: int, score: Scorer, labels: Labels | None = None) -> Draw:
+        def listening(slots: Tensor, *, increments: bool = True) -> Scores:
             gradients = [parameter.grad for parameter in self.network.parameters()]
             self.gradients.append([value.clone() for value in gradients if value is not None])
-            return score(slots)
+            return score(slots, increments=increments)
 
-        self.draws.append(super().draw(count, listening))
+        self.draws.append(super().draw(count, listening, labels))
         return self.draws[-1]
 
     def redraw(self, count: int) -> Draw:
@@ -92,13 +94,14 @@ def parts(
     every: int = 1,
     lr: float = 0.1,
     virtual_lr: float = 0.2,
+    economy: Economy | None = None,
 ) -> HostParts:
     """Parts that are equal for equal arguments."""
     if memory is None:
         memory = Memory(capacity, generator=generator(1))
     recipe = Sphere.vision(3, 6)
     selection = selection_named(select, recipe) if isinstance(select, str) else select
-    replay = Listening(memory, selection, every)
+    replay = Listening(memory, selection, every, economy)
     replay.network = Net()
     return HostParts(
         network=replay.network,

@@ -17,6 +17,7 @@ from sphere_replay.instruct.presets import resolve
 from sphere_replay.language.models import BaseModel
 from sphere_replay.runs.job import SteppedJob
 from sphere_replay.runs.metrics import measure
+from sphere_replay.runs.recording import FOLDER, read_recording
 from sphere_replay.runs.records import TaskMatrix
 from sphere_replay.storage.files import canonical_json
 from sphere_replay.storage.trees import to_bytes
@@ -24,6 +25,7 @@ from states import read, spelled, under_two_global_seeds
 
 RUNS: list[tuple[str, Callable[[], BaseModel], dict[str, Any]]] = [
     ("sphere", t5, {"rank": 2}),
+    ("sphere-identity", t5, {"rank": 2, "schedule": "economical", "landmarks": 4, "age": 1}),
     ("mir-top", t5, {"rank": 0}),
     ("sphere-permuted", llama, {"rank": 2}),
     ("uniform", llama, {"rank": 2, "host": "none"}),
@@ -99,6 +101,12 @@ def test_costs_and_shares_are_what_happened() -> None:
     assert 1 <= replay["mean_effective_sample_size"] <= 12
 
 
+def test_an_economical_run_passes_landmarks_twice_and_the_others_once() -> None:
+    economy: dict[str, Any] = {"schedule": "economical", "landmarks": 5, "age": 0, "longest": 3}
+    costs = run(brief("sphere", rank=2, **economy)).results()["costs"]
+    assert costs["scored_per_example"] == pytest.approx(3 * (12 + 5) / 120)
+
+
 def test_without_replay_nothing_is_remembered_or_scored() -> None:
     job = run(brief(host="none", rank=2))
     results = job.results()
@@ -132,6 +140,30 @@ def test_a_log_line_tells_losses_mass_quantiles_and_shares(
     shares = [value for name, value in last["replay"].items() if name.startswith("share/")]
     assert sum(shares) == pytest.approx(1.0)
     assert job.status == f"accuracy {100 * last['accuracy']:.1f}%"
+
+
+@pytest.mark.parametrize("select", ["sphere", "uniform"])
+@pytest.mark.parametrize("build", [t5, llama])
+def test_a_recorded_run_is_the_same_run_and_shows_its_texts(
+    tmp_path: Path, select: str, build: Callable[[], BaseModel]
+) -> None:
+    config = brief(select, rank=2)
+    plain = run(config, build)
+    recorded = InstructJob(config, corpus(), build())
+    recorded.record(tmp_path / FOLDER, 3)
+    for step in range(len(recorded)):
+        recorded.advance(step)
+    assert recorded.results() == plain.results()
+    assert spelled(recorded.state_dict()) == spelled(plain.state_dict())
+    moments = read_recording(tmp_path)
+    assert len(moments) == 3
+    for _, tree in moments:
+        assert len(tree["texts"]) == len(tree["weights"])
+        assert all("Answer:" in text and "→ " in text for text in tree["texts"])
+        for text, label in zip(tree["texts"], tree["labels"].tolist(), strict=True):
+            task, _, answer = tree["names"][label].partition(": ")
+            assert task in ("topic", "review", "order")
+            assert text.lower().endswith(f"→ {answer}")
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step() -> None:

@@ -76,6 +76,29 @@ def test_an_example_tokenized_on_the_fly_is_checked_when_it_comes(tmp_path: Path
         [training.replay.keep(batch, None) for batch in batches]
 
 
+def test_a_training_set_without_targets_is_refused(tmp_path: Path) -> None:
+    training = trainer("causal", tmp_path)
+    masked = [[-100] * len(labels) for labels in training.train_dataset["labels"]]
+    training.train_dataset = training.train_dataset.remove_columns("labels").add_column(
+        "labels", masked
+    )
+    with pytest.raises(ValueError, match="all labels of the training set are -100"):
+        training.train()
+
+
+def test_targets_that_the_collator_masks_are_a_warning_and_then_an_error() -> None:
+    replay = tiny.language_replay()
+    masked = [
+        {**row, "labels": -100 + 0 * row["labels"]} for row in tiny.rows(60, encoder_decoder=False)
+    ]
+    replay.keep_rows(masked)
+    with pytest.warns(UserWarning, match="none of the first 60 examples has a target token"):
+        replay.admit()
+    replay.keep_rows(masked)
+    with pytest.raises(ValueError, match="none of the first 120 examples"):
+        replay.admit()
+
+
 def test_a_task_column_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="task_field='topic' is no column of the training set"):
         trainer("causal", tmp_path, replay={"task_field": "topic"}).train()

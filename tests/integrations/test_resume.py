@@ -94,5 +94,20 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not match the checksum"):
         resume()
     (folder / "replay.json").unlink()
-    with pytest.raises(ValueError, match="holds no replay state"):
+    with pytest.raises(ValueError, match=r"holds no replay state.* allow_plain_checkpoint=True"):
         resume()
+
+
+def test_replay_may_begin_at_a_plain_checkpoint(tmp_path: Path) -> None:
+    plain = trainer("causal", tmp_path, base=Trainer, save_strategy="steps", save_steps=2)
+    plain.train()
+    choice = {"allow_plain_checkpoint": True}
+    saving: dict[str, Any] = {"save_strategy": "steps", "max_steps": 8}
+    begun = trainer("causal", tmp_path / "b", replay=choice, **saving)
+    begun.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert begun.replay.memory.slots.seen == 6 * 4
+    # From its own checkpoints it goes on, and the choice is no other setting of replay.
+    rest = trainer("causal", tmp_path / "c", **saving)
+    rest.train(resume_from_checkpoint=str(tmp_path / "b" / "checkpoint-6"))
+    assert same_weights(weights(begun), weights(rest))
+    assert same_states(begun.replay, rest.replay)

@@ -163,7 +163,12 @@ def trainer(
 
 
 def weights(trained: Any) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in trained.model.state_dict().items()}
+    """All of them; where they are spread over processes, every process takes part."""
+    named = trained.model.state_dict().items()
+    return {
+        name: (value.full_tensor() if hasattr(value, "full_tensor") else value).detach().clone()
+        for name, value in named
+    }
 
 
 def same_weights(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

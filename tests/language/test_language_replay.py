@@ -1,6 +1,7 @@
 """Replay of rows: scored as two forwards by hand say, with the exact gradient, resumable."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,7 +72,7 @@ def test_scores_are_those_of_two_forwards_along_the_stream_gradient(
     weigh = replay.engine.selection.weigh
 
     class Listening:
-        needs_scores = needs_features = True
+        needs_scores = needs_features = needs_increments = True
         every = 2
 
         def weigh(self, scores: Scores, *rest: Any) -> Any:
@@ -161,7 +162,7 @@ def test_every_selection_draws_as_the_engine_does(select: str) -> None:
         generator=generator_for(0, "replay"),
         unit_mass=True,
     )
-    expected = same.draw(4, lambda slots: replay.score(model, slots))
+    expected = same.draw(4, partial(replay.score, model))
     drawn = replay.draw(model, 4)
     assert torch.equal(drawn.indices, expected.indices)
     assert drawn.scale == expected.scale == 1.0

@@ -13,7 +13,13 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from sphere_replay.language import LanguageReplay, LanguageReplaySettings, Row, TokenMemory
+from sphere_replay.language import (
+    LanguageReplay,
+    LanguageReplaySettings,
+    Row,
+    TokenExamples,
+    TokenMemory,
+)
 from sphere_replay.randomness import generator_for, globally_seeded
 
 VOCABULARY = 64
@@ -111,7 +117,6 @@ def language_replay(
         settings,
         generator=generator_for(seed, "replay"),
         recipe=recipe,
-        pad_token_id=PAD,
-        encoder_decoder=encoder_decoder,
+        examples=TokenExamples(PAD, encoder_decoder),
         ranks=ranks,
     )

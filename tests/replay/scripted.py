@@ -63,12 +63,15 @@ class Scorer:
 
     increments: Tensor
     asked: list[Tensor] = field(default_factory=list)
+    glanced: list[Tensor] = field(default_factory=list)
+    """Slots of which increments were not wanted."""
 
-    def __call__(self, slots: Tensor) -> Scores:
-        self.asked.append(slots.clone())
+    def __call__(self, slots: Tensor, *, increments: bool = True) -> Scores:
+        (self.asked if increments else self.glanced).append(slots.clone())
         values = self.increments[slots]
         features = torch.stack([values.cos(), values.sin()], dim=1)
-        return Scores(values, values.abs(), features)
+        found = values if increments else torch.zeros_like(values)
+        return Scores(found, values.abs(), features, passes=2 if increments else 1)
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class Given:
     mass: float = 1.0
     needs_scores = True
     needs_features = False
+    needs_increments = True
     every = 1
     told: list[float | None] = field(default_factory=list)
 
@@ -88,7 +92,7 @@ class Given:
         return Weighting(scores.increments, self.mass, (running_scale or 0.0) + 1.0)
 
 
-def no_scores(slots: Tensor) -> Scores:
+def no_scores(slots: Tensor, *, increments: bool = True) -> Scores:
     raise AssertionError("the scorer must not be called")
 
 

@@ -10,18 +10,15 @@ from matplotlib.colors import to_rgb
 from sphere_replay.reports.figure_parts import HUES, spread_apart, styles_of
 
 
-def test_sphere_has_the_hue_of_its_host_in_a_stronger_tone() -> None:
+def test_sphere_has_the_hue_of_its_host_in_a_darker_tone() -> None:
     styles = styles_of(["ER", "ER + MIR", "ER + SPHERE", "DER++ + SPHERE", "DER++"])
-    assert styles["ER + SPHERE"].color == to_rgb(HUES[0])
+    assert styles["ER"].color == to_rgb(HUES[0])
     assert styles["ER + MIR"].color == to_rgb(HUES[1])
-    assert styles["DER++ + SPHERE"].color == to_rgb(HUES[2])
+    assert styles["DER++"].color == to_rgb(HUES[2])
     for host in ("ER", "DER++"):
-        strong, pale = styles[f"{host} + SPHERE"], styles[host]
-        assert (strong.line, pale.line) == ("-", "--")
-        parts = zip(strong.color, pale.color, strict=True)
-        assert [1 - light for _, light in parts] == pytest.approx(
-            [(1 - 0.36) * (1 - part) for part in strong.color]
-        )
+        dark, plain = styles[f"{host} + SPHERE"], styles[host]
+        assert (dark.line, plain.line) == ("--", "-")
+        assert dark.color == pytest.approx([0.75 * part for part in plain.color])
     by_command = styles_of(["er/uniform", "er/mir", "er/sphere", "der-pp/sphere", "der-pp/uniform"])
     assert list(by_command.values()) == list(styles.values())
 

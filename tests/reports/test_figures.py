@@ -2,6 +2,9 @@
 
 import math
 import re
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +77,31 @@ def test_accuracy_has_a_labelled_line_and_a_band_per_method() -> None:
     assert figure.get_suptitle().startswith("Each line shows")
     assert "mean over 3 seeds" in _caption(figure)
     assert "population standard deviation" in _caption(figure)
+
+
+def test_the_best_is_thick_and_with_many_methods_has_the_only_band() -> None:
+    runs = [
+        replace(run, method=f"{run.method} {copy}", results=_ending(run.results, copy))
+        for run in made_runs()
+        for copy in (1, 2)
+    ]
+    figure = accuracy_figure(runs, "Split digits")
+    (axes,) = figure.axes
+    widths = {str(line.get_label()): line.get_linewidth() for line in axes.lines[:6]}
+    assert len({width for name, width in widths.items() if not name.endswith("2")}) == 1
+    assert max(widths, key=lambda name: widths[name]) == "ER 2"
+    assert len(axes.collections) == 1
+    assert "of the best alone" in _caption(figure)
+    assert figure.get_suptitle().startswith("Split digits: each line")
+    bold = [text for text in axes.texts if text.get_fontweight() == "bold"]
+    assert [text.get_text().split("  ")[0] for text in bold] == ["ER 2"]
+
+
+def _ending(results: Mapping[str, Any], copy: int) -> dict[str, Any]:
+    """The same results, a little better at the end for the second copy."""
+    changed = deepcopy(dict(results))
+    changed["accuracy"]["anytime"][-1][1] += 0.01 * copy
+    return changed
 
 
 def test_accuracy_is_the_mean_over_seeds_in_percent() -> None:
@@ -161,7 +189,8 @@ def test_a_real_run_is_drawn_with_its_real_boundaries(tmp_path: Path) -> None:
     job = VisionJob(resolve("digits", seed=1, evaluate_every=5, limit=250), load_images("digits"))
     for step in range(len(job)):
         job.advance(step)
-    lengths = [math.ceil(len(task) / job.config.batch) for task in job.stream.train_indices]
+    whole = math.floor if job.config.drop_last else math.ceil
+    lengths = [whole(len(task) / job.config.batch) for task in job.stream.train_indices]
     ends = torch.tensor(lengths).cumsum(0).tolist()
     results = job.results()
     assert results["task_ends"] == ends

@@ -108,6 +108,29 @@ def test_increments_equal_those_of_a_moved_copy(norm: bool, mode: Any, adamw: bo
     assert_untouched(model, before)
 
 
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_without_increments_one_forward_and_no_gradient_are_enough(mode: Any) -> None:
+    x, y = data()
+    stepped, still = Mlp(dropout=0.3, norm=True), Mlp(dropout=0.3, norm=True)
+    backward(stepped)
+    still.load_state_dict(stepped.state_dict())
+    before = snapshot(still)
+    seen: list[Tensor] = []
+    still.first.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    with torch.random.fork_rng():
+        full = score(stepped, x, y, lr=0.3, mode=mode)
+        scores = score(still, x, y, lr=0.3, mode=mode, increments=False)
+    assert torch.equal(torch.cat(seen), x)
+    assert torch.equal(scores.losses, full.losses)
+    assert scores.features is not None
+    assert full.features is not None
+    assert torch.equal(scores.features, full.features)
+    assert torch.equal(scores.increments, torch.zeros(23))
+    assert (len(scores.known_increments), len(full.known_increments)) == (0, 23)
+    assert (scores.passes, full.passes) == (1, 2)
+    assert_untouched(still, before)
+
+
 def test_features_are_those_before_the_step() -> None:
     model = Mlp()
     backward(model)

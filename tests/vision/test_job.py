@@ -28,6 +28,7 @@ BRIEF: dict[str, Any] = {"limit": 160, "capacity": 40, "evaluate_every": 7, "k_s
 
 RUNS = [
     ("er", "sphere", {}),
+    ("er", "sphere-calibrated", {"schedule": "economical", "landmarks": 10, "longest": 8}),
     ("er-ace", "mir", {"pool": 20, "every": 3}),
     ("der-pp", "sphere", {"every": 3}),
     ("gdumb", "uniform", {"options": {"epochs": 2}}),

@@ -2,17 +2,20 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS
+from sphere_replay.hosts.optimizers import Sgd
 from sphere_replay.replay import SELECTIONS, SphereSelection
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
-from sphere_replay.vision.models import MLP
+from sphere_replay.vision.models import MLP, ResNet18
 from sphere_replay.vision.presets import names, provenance, resolve
 
 FULL = ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet"]
@@ -287,20 +290,58 @@ def test_options_that_a_host_does_not_have_are_found_before_any_work_starts(
 
 
 def test_a_calibrated_selection_has_a_recipe_of_its_own() -> None:
-    config = resolve(
-        "digits", "er", "sphere-calibrated", alpha=0.25, calibration={"agreement": 0.5}
-    )
+    calibrated = partial(resolve, "digits", "er", "sphere-calibrated")
+    config = calibrated(alpha=0.25, select_options={"agreement": 0.5})
     selection = build_host(config).replay.selection
     recipe = Sphere.calibrated(alpha=0.25, agreement=0.5)
     assert selection == SphereSelection(recipe, unit_mass=True)
-    kept = resolve("digits", "er", "sphere-calibrated", calibration={"unit_mass": False})
+    kept = calibrated(select_options={"unit_mass": False})
     assert build_host(kept).replay.selection == SphereSelection(Sphere.calibrated())
-    with pytest.raises(ConfigError, match="calibration is for sphere-calibrated, not for sphere"):
-        resolve("digits", "er", "sphere", calibration={"agreement": 0.5})
-    with pytest.raises(ConfigError, match=r"calibration: .*'agrement'"):
-        resolve("digits", "er", "sphere-calibrated", calibration={"agrement": 0.5})
-    with pytest.raises(ConfigError, match=r"calibration: agreement must lie in \[0, 1\]"):
-        resolve("digits", "er", "sphere-calibrated", calibration={"agreement": 1.5})
+    assert calibrated(calibration={"unit_mass": False}) == kept  # as it was called before
+    with pytest.raises(ConfigError, match=r"selection sphere-calibrated: .*'agrement'"):
+        calibrated(select_options={"agrement": 0.5})
+    with pytest.raises(ConfigError, match=r"agreement must lie in \[0, 1\]"):
+        calibrated(select_options={"agreement": 1.5})
+
+
+def test_selections_have_the_options_that_are_theirs() -> None:
+    backed = build_host(resolve("digits", "er", "sphere", select_options={"agreement": 0.5}))
+    assert backed.replay.selection == SphereSelection(
+        replace(resolve("digits").recipe, agreement=0.5)
+    )
+    with pytest.raises(ConfigError, match="selection sphere: unknown option 'k_s'"):
+        resolve("digits", "er", "sphere", select_options={"k_s": 3})
+    with pytest.raises(ConfigError, match="selection mir: no option 'agreement'"):
+        resolve("digits", "er", "mir", select_options={"agreement": 0.5})
+
+
+def test_optimizers_are_chosen_with_their_constants() -> None:
+    plain = resolve("digits").stream_optimizer
+    assert plain == Sgd()
+    config = resolve("digits", "er", "sphere", optimizer="adamw", optimizer_options={"beta1": 0})
+    host = build_host(config)
+    assert isinstance(host.optimizer, torch.optim.AdamW)
+    assert host.optimizer.defaults["betas"] == (0.0, 0.999)
+    assert (config.lr, config.virtual_lr) == (1e-3, 1e-3)
+    assert config.constants["host"]["optimizer"] == "AdamW"
+    assert resolve("digits", optimizer="adam", lr=0.01).lr == 0.01
+    with pytest.raises(ConfigError, match="optimizer sgd: unknown option 'momentun'"):
+        resolve("digits", optimizer_options={"momentun": 0.9})
+    with pytest.raises(ConfigError, match=r"optimizer adam: beta2 must be in \[0, 1\), got 1.0"):
+        resolve("digits", optimizer="adam", optimizer_options={"beta2": 1})
+    with pytest.raises(ConfigError, match="unknown optimizer 'adma'"):
+        resolve("digits", optimizer="adma")
+
+
+def test_networks_are_chosen_with_their_options() -> None:
+    network = build_host(resolve("digits", network="mlp", network_options={"hidden": 7})).network
+    assert isinstance(network, MLP)
+    assert network.hidden1.out_features == 7
+    assert isinstance(build_host(resolve("digits", network="resnet18", width=2)).network, ResNet18)
+    with pytest.raises(ConfigError, match="unknown network 'restnet18'"):
+        resolve("digits", network="restnet18")
+    with pytest.raises(ConfigError, match=r"network mlp: .*'hiden'"):
+        resolve("digits", network_options={"hiden": 7})
 
 
 def test_the_mlp_begins_as_it_is_told() -> None:

@@ -8,6 +8,7 @@ import pytest
 from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS
 from sphere_replay.hosts.parts import parted_fit
+from sphere_replay.replay import Economy
 from sphere_replay.runs.folder import identity
 from sphere_replay.vision import models
 from sphere_replay.vision.config import VisionConfig
@@ -42,6 +43,23 @@ def test_forms_of_earlier_versions_are_read_with_the_defaults_of_this_one() -> N
         del saved[name]
     saved["options"] = {"epochs": 31.0, "fit_last_only": 1.0}
     assert VisionConfig.from_dict(saved) == config
+
+
+def test_the_economical_schedule_is_part_of_an_identity_where_it_is_chosen() -> None:
+    names = {"schedule", "landmarks", "age", "longest"}
+    published, economical = (
+        resolve("digits", select="sphere", schedule=schedule, landmarks=50)
+        for schedule in ("published", "economical")
+    )
+    assert not names & set(form(published))
+    assert identity(published.to_dict()) == identity(resolve("digits", select="sphere").to_dict())
+    assert {name: form(economical)[name] for name in names} == {
+        "schedule": "economical",
+        "landmarks": 50,
+        "age": Economy.age,
+        "longest": Economy.longest,
+    }
+    assert VisionConfig.from_dict(form(economical)) == economical
 
 
 def test_the_recipe_is_written_where_it_matters() -> None:

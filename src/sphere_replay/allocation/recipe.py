@@ -141,9 +141,9 @@ class Sphere:
         rule: TemperatureRule | str = TemperatureRule.INCREMENTS,
         distance: Distance | None = None,
         alpha: float = 0.5,
-        agreement: float = 0.9,
-        votes: Votes | str = Votes.PLAIN,
-        strength: Strength | str = Strength.FIXED,
+        agreement: float = 1.0,
+        votes: Votes | str = Votes.BALANCED,
+        strength: Strength | str = Strength.NOISE,
         leave_one_out: bool = False,
         control: Control | str | None = None,
     ) -> "Sphere":

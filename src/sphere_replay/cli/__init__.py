@@ -14,18 +14,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from sphere_replay import __version__
-from sphere_replay.errors import Interrupted, UserError, unknown
+from sphere_replay.errors import Interrupted, UsageError, UserError, unknown
 from sphere_replay.extras import how_to_get
 
 COMMANDS: dict[str, str] = {
-    "ls": "list presets, hosts, selections and tables",
+    "ls": "list presets, hosts, selections, networks and tables",
     "show": "print every setting of a run",
     "run": "run one learner on one stream (resumes by itself)",
     "sweep": "run all methods, columns and seeds of a table",
     "table": "print a table beside the paper's",
     "compare": "set saved results side by side",
     "plot": "draw accuracy, forgetting, noisy lift and rewards of a table's runs",
-    "search": "search allocation settings on development seeds",
+    "report": "one HTML file of results, with recorded runs to look into",
+    "inspect": "look into recorded runs: who is replayed, and why",
+    "search": "search settings on development seeds",
+    "validate": "check an experiment's file, or a run's, before hours are spent",
     "sandbox": "run untrusted programs against tests, or prove that they are confined",
     "problems": "prepare programming problems: examine, deduplicate, split",
     "demo": "a first look: the method on a toy memory, then a real comparison",
@@ -71,6 +74,15 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="sphere COMMAND --help explains a command and shows an example.",
     )
     parser.add_argument("--version", action="version", version=f"sphere-replay {__version__}")
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        dest="first_plugins",
+        metavar="FILE",
+        help="load your own selections, hosts, datasets, networks, encoders and tables from a "
+        "Python file or a module; repeatable, also after the command, also $SPHERE_PLUGINS",
+    )
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=_Command
     )
@@ -85,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", "Failed to initialize NumPy: No module named 'numpy'")
     try:
         arguments = build_parser().parse_args(argv)
+        _load_plugins(arguments)
         return int(arguments.run(arguments) or 0)
     except UserError as error:
         return _refuse(". ".join(filter(None, (str(error), error.afterword))), error.exit_code)
@@ -104,6 +117,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.name is None or error.name.startswith("sphere_replay"):
             raise
         return _refuse(how_to_get(error.name))
+
+
+def _load_plugins(arguments: argparse.Namespace) -> None:
+    """For commands that ask for parts by name; the others stay as light as they are."""
+    if hasattr(arguments, "plugins"):
+        from sphere_replay.plugging import load_everything
+
+        load_everything([*arguments.first_plugins, *arguments.plugins])
+    elif arguments.first_plugins:
+        raise UsageError(f"sphere {arguments.command} knows no plug-ins: leave out --plugin")
 
 
 def _refuse(sentence: str, code: int = UserError.exit_code) -> int:

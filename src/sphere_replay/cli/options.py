@@ -2,13 +2,18 @@
 
 import argparse
 import json
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sphere_replay.errors import UsageError
 
 if TYPE_CHECKING:
+    from sphere_replay.codebase import Code
     from sphere_replay.config import RunConfig
+    from sphere_replay.runs.table import Table
+    from sphere_replay.runs.table_runs import TableRun
 
 _OWN_PLACES = ("preset", "dataset", "host", "select", "seed")
 """Settings of every domain that are not for `--set`."""
@@ -18,24 +23,46 @@ def add_run_options(parser: argparse.ArgumentParser, *, select: str = "uniform")
     """What identifies a run, but for its seed."""
     from sphere_replay.runs.domains import options
 
-    parser.add_argument("preset", metavar="PRESET", help="a preset's name; `sphere ls` lists them")
-    parser.add_argument("--host", default="er", help="the learner (default: er)")
     parser.add_argument(
-        "--select", default=select, help=f"how memories are chosen for replay (default: {select})"
+        "preset",
+        metavar="PRESET",
+        help="a preset's name; `sphere ls` lists them; or config.json of a run that was made",
     )
+    parser.add_argument("--host", help="the learner (default: er)")
+    parser.add_argument("--select", help=f"how memories are chosen for replay (default: {select})")
+    parser.set_defaults(default_select=select)
     add_domain_options(parser, *options())
+    add_set_option(parser)
+    add_plugin_option(parser)
+
+
+def add_set_option(parser: argparse.ArgumentParser) -> None:
+    """Any setting that has no place of its own."""
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="override any setting that `sphere show` prints, e.g. --set lr=0.03; repeatable",
+        help="override any setting that `sphere show` prints, e.g. --set lr=0.03, or an option of "
+        "select, host, network or optimizer, e.g. --set select.agreement=0.5; repeatable",
+    )
+
+
+def add_plugin_option(parser: argparse.ArgumentParser) -> None:
+    """For commands that know names of parts."""
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        dest="plugins",
+        metavar="FILE",
+        help="load your own parts from a Python file or a module; repeatable",
     )
 
 
 def add_seed_option(parser: argparse.ArgumentParser) -> None:
     """Which of the runs that differ by chance alone."""
-    parser.add_argument("--seed", type=int, default=0, help="fixes everything random (default: 0)")
+    parser.add_argument("--seed", type=int, help="fixes everything random (default: 0)")
 
 
 def add_domain_options(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -52,13 +79,86 @@ def add_domain_options(parser: argparse.ArgumentParser, *names: str) -> None:
         )
 
 
-def add_small_option(parser: argparse.ArgumentParser) -> None:
-    """Which scale of a table is meant."""
+def add_table_options(parser: argparse.ArgumentParser) -> None:
+    """Which runs of which table are meant; the same words find what they have made."""
+    parser.add_argument(
+        "table",
+        metavar="TABLE",
+        help="a table's name; `sphere ls` lists them; or an experiment's file (.toml)",
+    )
+    parser.add_argument("--preset", help="the table with another preset of its domain")
+    parser.add_argument(
+        "--development", action="store_true", help="development seeds (1000, 1001, ...)"
+    )
+    add_set_option(parser)
+    # Presets know their values, and refuse what they have not; no domain is asked about the help.
+    parser.add_argument("--device", help="cpu or cuda (default: the preset's)")
+    parser.add_argument("--limit", type=int, metavar="N", help="use N examples of the stream")
+    add_plugin_option(parser)
     parser.add_argument(
         "--small",
         action="store_true",
         help="the table at the scale of its -small preset, which a CPU can run",
     )
+
+
+def table_from(arguments: argparse.Namespace) -> tuple["Table", dict[str, Any]]:
+    """The table that the options describe, and what its runs have beyond it."""
+    from sphere_replay.runs import domains
+    from sphere_replay.runs.experiment import SUFFIX, load_experiment
+
+    if arguments.small and arguments.preset:
+        raise UsageError("--small chooses the preset: leave out --preset")
+    if getattr(arguments, "seeds", None) is not None and arguments.seeds < 1:
+        raise UsageError("--seeds counts from 1")
+    if Path(arguments.table).suffix == SUFFIX:
+        if arguments.small:
+            raise UsageError("--small is for tables by name: a file says its preset itself")
+        table = load_experiment(arguments.table)
+    else:
+        table = domains.table_named(arguments.table, small=arguments.small)
+    settings = parse_settings(arguments.set)
+    for name in ("device", "limit"):
+        if (value := getattr(arguments, name)) is not None:
+            settings[name] = value
+    return table.with_preset(arguments.preset) if arguments.preset else table, settings
+
+
+def table_words(arguments: argparse.Namespace) -> list[str]:
+    """The options of a table again, for a command that makes its runs."""
+    words = [arguments.table]
+    for option in ("preset", "device", "limit"):
+        if (chosen := getattr(arguments, option)) is not None:
+            words += [f"--{option}", str(chosen)]
+    words += ["--small"] * arguments.small + ["--development"] * arguments.development
+    for plugin in [*arguments.first_plugins, *arguments.plugins]:
+        words += ["--plugin", plugin]
+    for pair in arguments.set:
+        words += ["--set", pair]
+    return words
+
+
+def warn_of_others(made_by: Iterable["Code | None"]) -> None:
+    """Say on standard error, however quiet a command is, that shown results are of other code."""
+    from sphere_replay.codebase import warning_of_others
+
+    if sentence := warning_of_others(made_by):
+        print(f"sphere: {sentence}", file=sys.stderr)
+
+
+def nothing_of(runs: Iterable["TableRun"], place: Path, remedy: str) -> UsageError:
+    """The error of a table without results, with a word on those that are nearly the same."""
+    stems = {run.config.run_name for run in runs}
+    others = {
+        path.parent.name
+        for path in place.glob("*/results.json")
+        if path.parent.name.rpartition("-")[0] in stems
+    }
+    hint = (
+        f"; {len(others)} runs there have the same names, but other settings, another version, or "
+        "other code of a plug-in"
+    )
+    return UsageError(f"no results in {place}; make them with: {remedy}{hint if others else ''}")
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
@@ -78,35 +178,77 @@ def add_place_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_record_option(parser: argparse.ArgumentParser) -> None:
+    """What is kept for `sphere inspect` and `sphere report`."""
+    parser.add_argument(
+        "--record",
+        type=int,
+        default=0,
+        metavar="N",
+        help="keep N rescorings to look at with `sphere inspect`; changes no result",
+    )
+
+
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """How results are shown."""
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
 
 
-def config_from(arguments: argparse.Namespace, *, seed: int) -> "RunConfig":
+def config_from(arguments: argparse.Namespace, *, seed: int | None) -> "RunConfig":
     """The resolved configuration that the options describe."""
-    from sphere_replay.runs.domains import options, resolve
+    from sphere_replay.runs.domains import resolve
+    from sphere_replay.runs.settings import with_settings
 
-    settings = parse_settings(arguments.set)
-    for name in options():
-        if (value := getattr(arguments, name)) is not None:
-            settings[name] = value
+    settings = settings_from(arguments)
+    path = Path(arguments.preset)
+    if path.suffix == ".json" or (path / "config.json").is_file():
+        if arguments.host or arguments.select:
+            raise UsageError(f"{path} says host and selection: leave out --host and --select")
+        given = {} if seed is None else {"seed": seed}
+        return with_settings(read_config(path), settings | given)
     try:
         return resolve(
             arguments.preset,
-            host=arguments.host,
-            select=arguments.select,
-            seed=seed,
+            host=arguments.host or "er",
+            select=arguments.select or arguments.default_select,
+            seed=seed or 0,
             **settings,
         )
     except TypeError as error:  # a list, say, where a preset looks up a name
         raise UsageError(str(error)) from error
 
 
+def settings_from(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What is said by `--set` and by options of the domains."""
+    from sphere_replay.runs.domains import options
+
+    settings = parse_settings(arguments.set)
+    for name in options():
+        if (value := getattr(arguments, name)) is not None:
+            settings[name] = value
+    return settings
+
+
+def read_config(path: Path) -> "RunConfig":
+    """The configuration of a run that was made; a word on standard error if by other code."""
+    from sphere_replay.runs.domains import saved_config
+    from sphere_replay.storage.files import read_json
+
+    try:
+        saved = read_json(path / "config.json" if path.is_dir() else path)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    config = saved_config(saved)
+    for change in config.changed_code(saved):
+        print(f"sphere: {path} was made by other code: {change}", file=sys.stderr)
+    return config
+
+
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """NAME=VALUE pairs, values read as JSON where they are JSON and as text where not."""
     from sphere_replay.runs.domains import options
+    from sphere_replay.runs.settings import spelled_out
 
     settings: dict[str, Any] = {}
     placed = {name for name, (option, _) in options().items() if not option.also_set}
@@ -120,4 +262,4 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
             settings[name] = json.loads(value)
         except json.JSONDecodeError:
             settings[name] = value
-    return settings
+    return spelled_out(settings)

@@ -9,7 +9,7 @@ from sphere_replay.coding.micro_model import FORMAT, MicroSpec
 from sphere_replay.config import RunConfig, described, one_of
 from sphere_replay.errors import ConfigError
 from sphere_replay.integrations.trl.arguments import OBJECTIVE
-from sphere_replay.replay import UNLABELLED, ReplaySettings, selection_named
+from sphere_replay.replay import SELECTIONS, UNLABELLED, ReplaySettings, selection_named
 from sphere_replay.sandbox import Limits
 
 __all__ = ["HOST_NAMES", "MICRO", "SPLITS", "CodingConfig"]
@@ -143,6 +143,11 @@ class CodingConfig(ReplaySettings, RunConfig):
     def micro(self) -> MicroSpec:
         """The model that is made on the spot, if it is asked for."""
         return MicroSpec(steps=self.warm_up)
+
+    @property
+    def parts(self) -> dict[str, object]:
+        """What plug-ins may bring."""
+        return {"select": SELECTIONS[self.select]}
 
     @property
     def constants(self) -> dict[str, Any]:

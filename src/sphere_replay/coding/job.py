@@ -20,12 +20,14 @@ from sphere_replay.extras import require
 from sphere_replay.language.models import BaseModel, trainable
 from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.runs.job import AfterStep, check_device, diverged, ends_of_tasks
+from sphere_replay.runs.recording import moments_of
 from sphere_replay.sandbox import Sandbox
 from sphere_replay.scoring import NonFiniteError
 from sphere_replay.storage.trees import fingerprint
 
 if TYPE_CHECKING:
     from sphere_replay.coding.trainer import CodingTrainer
+    from sphere_replay.coding.watching import GroupWatch
 
 LOGGER = logging.getLogger(__name__)
 
@@ -77,6 +79,8 @@ class CodingJob:
         self._trainer: CodingTrainer | None = None
         self._loaded: Mapping[str, Any] | None = None
         self._spent: dict[str, float] = {}
+        self._recording: tuple[Path, int] | None = None
+        self._watch: GroupWatch | None = None
 
     def __len__(self) -> int:
         """Updates of the run."""
@@ -112,6 +116,10 @@ class CodingJob:
             raise
         finally:
             self.close()
+
+    def record(self, folder: Path, moments: int) -> None:
+        """Keep so many weighings of groups, evenly spaced."""
+        self._recording = (folder, moments)
 
     def close(self) -> None:
         """End the sandbox' workers."""
@@ -194,9 +202,22 @@ class CodingJob:
         )
         if self._loaded is not None:
             trainer.replay.load_state_dict(self._loaded["replay"])
+        if self._recording is not None:
+            self._start_recording(trainer, first, *self._recording)
         # Loaders draw a number now and then; it changes nothing, and must change nothing outside.
         with globally_seeded(generator_for(self.config.seed, "loop")):
             trainer.train()
+
+    def _start_recording(
+        self, trainer: "CodingTrainer", first: int, folder: Path, moments: int
+    ) -> None:
+        from sphere_replay.coding.watching import GroupWatch
+
+        problems = {problem.id: problem for _, batch in self._updates for problem in batch}
+        chosen = moments_of(range(len(self)), moments, every=1)
+        stages = [stage.name for stage in self.stages]
+        self._watch = GroupWatch(folder, chosen, trainer.replay, problems, stages, self._tokenizer)
+        self._watch.recorder.step = first
 
     def _begin(self) -> None:
         """The optimizer is there, and has not been used."""
@@ -227,6 +248,8 @@ class CodingJob:
         if step + 1 in self._ends:
             self._accuracy.append(self._measure())
             record["accuracy"] = self._accuracy[-1]
+        if self._watch is not None:
+            self._watch.recorder.step = step + 1
         after_step(record, durations)
 
     def _durations(self, trainer: "CodingTrainer", seconds: float) -> dict[str, float]:

@@ -168,7 +168,7 @@ def build_trainer(
         virtual_lr=config.virtual_lr,
         strength=config.strength,
         favor=config.favor,
-        seed=config.seed,
+        replay_seed=config.seed,
     )
     # transformers seeds the global generator as it starts; afterwards it is as it was.
     with globally_seeded(generator_for(config.seed, "initialization")):

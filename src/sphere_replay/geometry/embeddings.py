@@ -4,18 +4,23 @@ Rows are normalised in float64, so that points which differ in length alone coin
 digit, and block by block on demand, so that a large memory needs no second copy of its features.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from sphere_replay.geometry.threads import in_order
 from sphere_replay.numeric import accumulation_dtype
+
+Result = TypeVar("Result")
 
 VANISHING = 1e-12
 """A centred row shorter than this is rounding noise around the mean: it stays at the origin."""
 
 _CHUNK_ELEMENTS = 1 << 17
-_CENTER_SAMPLE = 256
+_SAMPLE = 256
+_GOLDEN = (5**0.5 - 1) / 2
 _HELD_ELEMENTS = 1 << 22
 """Smaller sets are normalised once and held, which costs at most 32 MiB."""
 
@@ -29,16 +34,16 @@ class UnitRows:
     def __init__(self, features: Tensor, *, center: bool = False) -> None:
         self._features = features
         self._precision = accumulation_dtype(features.device)
-        self._norms = torch.cat([_norms(features[rows]) for rows in self._blocks()])
+        self._norms = torch.cat(self._of_blocks(lambda rows: _norms(features[rows])))
         self._held: Tensor | None = None
         self._mean: Tensor | None = None
         if center:
             total = torch.zeros(features.shape[1], dtype=self._precision, device=features.device)
-            for rows in self._blocks():
-                total += self._normalized(rows).sum(0)
-            self._mean = total / len(features)
+            for part in self._of_blocks(lambda rows: self._normalized(rows).sum(0)):
+                total += part
+            mean = self._mean = total / len(features)
             self._centered_norms = torch.cat(
-                [_norms(self._normalized(rows) - self._mean, VANISHING) for rows in self._blocks()]
+                self._of_blocks(lambda rows: _norms(self._normalized(rows) - mean, VANISHING))
             )
 
     def __len__(self) -> int:
@@ -58,7 +63,7 @@ class UnitRows:
             self._held = self._unit(slice(None))
         return self._held[rows]
 
-    def _unit(self, rows: slice) -> Tensor:
+    def _unit(self, rows: slice | Tensor) -> Tensor:
         block = self._normalized(rows)
         if self._mean is None:
             return block
@@ -66,23 +71,36 @@ class UnitRows:
 
     def rough_center(self) -> Tensor:
         """About the mean row `[d]`: good enough as an origin, on which no distance depends."""
-        return self._unit(slice(0, len(self), 1 + len(self) // _CENTER_SAMPLE)).mean(dim=0)
+        return self._unit(slice(0, len(self), 1 + len(self) // _SAMPLE)).mean(dim=0)
+
+    def sample(self) -> Tensor:
+        """256 unit rows in float64, spread without the period that classes may come in."""
+        places = torch.arange(_SAMPLE, dtype=torch.float64) * _GOLDEN % 1 * len(self)
+        return self._unit(places.long().to(self._features.device))
+
+    def of_units(self, work: Callable[[slice, Tensor], Result]) -> list[Result]:
+        """`work` on all unit rows in float64, a block at a time, which it may write to."""
+        return self._of_blocks(lambda rows: work(rows, self._unit(rows)))
 
     def all(self, dtype: torch.dtype, origin: Tensor | None = None) -> Tensor:
         """Every unit row `[m, d]`, as seen from `origin` `[d]`, in the given precision."""
         points = torch.empty(self._features.shape, dtype=dtype, device=self._features.device)
-        for rows in self._blocks():
-            block = self._unit(rows)
+
+        def write(rows: slice, block: Tensor) -> None:
             points[rows] = block if origin is None else block.sub_(origin)
+
+        self.of_units(write)
         return points
 
-    def _normalized(self, rows: slice) -> Tensor:
+    def _normalized(self, rows: slice | Tensor) -> Tensor:
         return self._features[rows] / self._norms[rows, None]  # float64, as the norms are
 
-    def _blocks(self) -> Iterator[slice]:
+    def _of_blocks(self, work: Callable[[slice], Result]) -> list[Result]:
+        """`work` on all rows, a block at a time."""
         size, dim = self._features.shape
         step = max(1, _CHUNK_ELEMENTS // dim)
-        return (slice(start, min(start + step, size)) for start in range(0, size, step))
+        blocks = [slice(start, min(start + step, size)) for start in range(0, size, step)]
+        return list(in_order(work, blocks, self._features.device))
 
 
 def _norms(rows: Tensor, floor: float = 0.0) -> Tensor:

@@ -1,9 +1,11 @@
 """Where blocks of pairwise distances come from: points through a GEMM, or a matrix as it stands.
 
-Distances by GEMM, |a|² + |b|² - 2ab, cancel for points that are close. Two precisions answer this:
+Distances by GEMM, |a|² + |b|² - 2ab, cancel for points that are close. Three ways answer this:
 
 - *fast*: float32 points, centred before they are rounded, which makes the cancelling norms small.
   The error is a few float32 roundings of these, harmless while the kernel scale eps is far above.
+- *anchored*: float32 points as seen from the nearest of several centres, for tight clusters; see
+  `geometry.anchors`.
 - *sharp*: float64 products, and pairs so close that even these cancel are recomputed from their
   differences, so coincident points are at distance exactly zero. float64 features and square roots
   (infinitely steep at zero) always take this one.
@@ -17,11 +19,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from sphere_replay.geometry.anchors import MOST_ANCHORS, AnchoredPoints
 from sphere_replay.geometry.embeddings import UnitRows
 from sphere_replay.numeric import accumulation_dtype
 
 _TOLERATED_ROUNDINGS = 1e6
 """Fast distances serve eps above this many float32 roundings: kernels are then good to ~1e-6."""
+
+_ANCHORED_ABOVE = 512
+"""Points from which on anchors are worth their choice; float64 products of fewer are cheap."""
 
 _DIRECT_BELOW = {torch.float64: 1e-3, torch.float32: 1e-8}
 """Squared distances under this cancel too much, even in float64, for the kernel's precision."""
@@ -81,6 +87,9 @@ class PointSource:
         self.device = device
         self.largest = 2.0 if root else 4.0
         self._fast: Tensor | None = None
+        self._anchored: AnchoredPoints | None = None
+        self._finest_eps = 0.0
+        """What the present way serves; the sharp one serves all."""
         if dtype == torch.float32 and not root:
             self._fast = points.all(dtype, origin=points.rough_center())
             self._norms = torch.linalg.vector_norm(self._fast, dim=1).square_()
@@ -100,14 +109,28 @@ class PointSource:
     @property
     def held_bytes(self) -> int:
         """The copy of the points that a source of this size keeps at most."""
-        fast = 0 if self._fast is None else self._fast.nbytes
-        return max(fast, self._points.held_bytes)
+        copy = 0 if self._fast is None else self._fast.nbytes
+        if self._may_anchor:
+            copy += 2 * MOST_ANCHORS * self.size * self.dtype.itemsize
+        return max(copy, self._points.held_bytes)
+
+    @property
+    def _may_anchor(self) -> bool:
+        precise = accumulation_dtype(self.device) == torch.float64
+        return self._fast is not None and precise and self.size > _ANCHORED_ABOVE
 
     def sharpen(self, eps: float) -> bool:
-        """Leave the fast path if kernels of scale eps would show its rounding."""
-        if self._fast is None or eps >= self._finest_eps:
+        """Leave a way that kernels of scale eps would show the rounding of."""
+        if eps >= self._finest_eps:
             return False
+        anchored = None
+        if self._may_anchor or self._anchored is not None:
+            self._anchored = None  # give its memory back first
+            anchored = AnchoredPoints(self._points, eps)
+        serves = anchored is not None and anchored.finest_eps <= eps
         self._fast = None
+        self._anchored = anchored if serves else None
+        self._finest_eps = anchored.finest_eps if anchored is not None and serves else 0.0
         return True
 
     def block(self, rows: slice, cols: slice) -> Tensor:
@@ -126,6 +149,9 @@ class PointSource:
             yield distances.to(self.dtype)
 
     def _squared(self, rows: slice, columns: Sequence[slice]) -> Iterator[Tensor]:
+        if self._anchored is not None:
+            yield from self._anchored.squared(rows, columns)
+            return
         if self._fast is None:
             yield from (self._sharp_block(rows, cols) for cols in columns)
             return

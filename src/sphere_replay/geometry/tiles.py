@@ -7,7 +7,9 @@ How many tiles are kept, and how many are made anew for every pass, is all that 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from sphere_replay.geometry.calibration import scale_of_neighbors
 from sphere_replay.geometry.order import order_statistics, smallest
 from sphere_replay.geometry.protocol import Neighborhood
 from sphere_replay.geometry.sources import CostSource
+from sphere_replay.geometry.threads import in_order
 from sphere_replay.numeric import accumulation_dtype
 
 TILE = {"cpu": 512}
@@ -33,7 +36,13 @@ _SAMPLE = 128
 _TOGETHER = 4
 """Tiles of a row that are made by one product."""
 
-Tile = tuple[slice, slice, Tensor]
+_KERNELS_UP_TO = 512
+"""Memories whose kernels are kept beside their distances: each is applied two or three times."""
+
+Band = tuple[slice, list[slice]]
+"""Rows, and columns of adjacent tiles."""
+
+Result = TypeVar("Result")
 
 
 class TileGeometry:
@@ -54,8 +63,9 @@ class TileGeometry:
         self._kept: dict[tuple[int, int], Tensor] = {}
         self._kept_bytes = 0
         self._tile = TILE.get(source.device.type, DEFAULT_TILE)
-        side = min(self._tile, source.size)
-        self._buffer = torch.empty(side**2, dtype=source.dtype, device=source.device)
+        self._filled = False
+        self._kernels: dict[tuple[int, int, float], Tensor] = {}
+        self._own = threading.local()
         self._vector_dtype = accumulation_dtype(source.device)
         self.unit = 1.0
         """C = distance / unit; set once by whoever chose the distance."""
@@ -82,44 +92,62 @@ class TileGeometry:
         # One vector per row: products of a few rows with a tile are several times faster than
         # those of a tile with a few columns.
         stacked = vectors.to(self.dtype).reshape(self.size, -1).T.contiguous()
-        result = torch.zeros(stacked.shape, dtype=self._vector_dtype, device=self.device)
-        for rows, cols, kernel in self._kernel_tiles(eps):
-            if others_only:
+
+        def products(rows: slice, cols: slice, distances: Tensor) -> tuple[Tensor, Tensor | None]:
+            kernel = self._kernel(rows, cols, distances, eps)
+            if others_only and self._vanishing(eps):
                 # Entries at the least exponent stand for zero, which matters without K_ii = 1.
-                threshold(kernel, 1.01 * math.exp(_LEAST_EXPONENT[self.dtype]), 0.0, inplace=True)
-                if rows == cols:
-                    kernel.fill_diagonal_(0)
-            result[:, rows] += stacked[:, cols] @ kernel.T
+                kernel = threshold(kernel, 1.01 * math.exp(_LEAST_EXPONENT[self.dtype]), 0.0)
             if rows != cols:
-                result[:, cols] += stacked[:, rows] @ kernel
+                return stacked[:, cols] @ kernel.T, stacked[:, rows] @ kernel
+            if not others_only:
+                return stacked[:, cols] @ kernel.T, None
+            product = stacked[:, cols] @ kernel.fill_diagonal_(0).T
+            kernel.fill_diagonal_(1)  # as it was: it may be kept
+            return product, None
+
+        result = torch.zeros(stacked.shape, dtype=self._vector_dtype, device=self.device)
+        self._sharpen(eps)
+        for rows, cols, (along, across) in self._over_tiles(products):
+            result[:, rows] += along
+            if across is not None:
+                result[:, cols] += across
         return result.T.reshape(vectors.shape)
 
     def apply_log_kernel(self, eps: float, log_vector: Tensor) -> Tensor:
         """log(exp(-C/eps) @ exp(log_vector)) for `[m]`, in float64 throughout."""
         log_vector = log_vector.to(self._vector_dtype)
-        result = torch.full_like(log_vector, -torch.inf)
-        self._sharpen(eps)
-        for rows, cols, distances in self._tiles():
+
+        def products(rows: slice, cols: slice, distances: Tensor) -> tuple[Tensor, Tensor | None]:
             exponents = distances.to(self._vector_dtype) * (-1 / (eps * self.unit))
             along = torch.logsumexp(exponents + log_vector[cols], dim=1)
+            if rows == cols:
+                return along, None
+            return along, torch.logsumexp(exponents + log_vector[rows, None], dim=0)
+
+        result = torch.full_like(log_vector, -torch.inf)
+        self._sharpen(eps)
+        for rows, cols, (along, across) in self._over_tiles(products):
             result[rows] = torch.logaddexp(result[rows], along)
-            if rows != cols:
-                across = torch.logsumexp(exponents + log_vector[rows, None], dim=0)
+            if across is not None:
                 result[cols] = torch.logaddexp(result[cols], across)
         return result
 
     def neighborhood(self, eps: float) -> Neighborhood:
         """Mass, effective size and radius of every neighbourhood of exp(-C/eps)."""
+
+        def totals(rows: slice, cols: slice, distances: Tensor) -> list[tuple[Tensor, Tensor]]:
+            kernel = self._kernel(rows, cols, distances, eps)
+            parts = kernel, kernel.square(), kernel * distances
+            return [(values.sum(1), values.sum(0)) for values in parts]
+
         sums = torch.zeros(3, self.size, dtype=self._vector_dtype, device=self.device)
         self._sharpen(eps)
-        for rows, cols, distances in self._tiles():
-            kernel = self._exponential(distances * (-1 / (eps * self.unit)), eps)
-            for total, values in zip(
-                sums, (kernel, kernel.square(), kernel * distances), strict=True
-            ):
-                total[rows] += values.sum(1)
+        for rows, cols, found in self._over_tiles(totals):
+            for total, (along, across) in zip(sums, found, strict=True):
+                total[rows] += along
                 if rows != cols:
-                    total[cols] += values.sum(0)
+                    total[cols] += across
         mass, squares, distance = sums
         return Neighborhood(mass, mass.square() / squares, distance / (mass * self.unit))
 
@@ -137,18 +165,24 @@ class TileGeometry:
 
     def kernel_scales(self, neighbors: Sequence[float]) -> list[float]:
         """For each wanted number the eps at which it is the median N_eff of up to 128 memories."""
-        few = self._sampled_rows(_FEW)
-        scales = [scale_of_neighbors(few, wanted) for wanted in neighbors]
+        scales = self._scales(self._sampled_rows(_FEW), neighbors, [0.0] * len(neighbors))
         self._sharpen(min(scales) / self.unit)
         for _ in range(2):  # again if the scales turn out finer than the few rows told
             self._fill()
             rows = self._sampled_rows(self._panel_height(_SAMPLE))
-            scales = [
-                scale_of_neighbors(rows, *pair) for pair in zip(neighbors, scales, strict=True)
-            ]
+            scales = self._scales(rows, neighbors, scales)
             if not self._sharpen(min(scales) / self.unit):
                 break
         return [eps / self.unit for eps in scales]
+
+    def _scales(
+        self, rows: Tensor, neighbors: Sequence[float], guesses: Sequence[float]
+    ) -> list[float]:
+        def scale(task: tuple[float, float]) -> float:
+            return scale_of_neighbors(rows, *task)
+
+        tasks = list(zip(neighbors, guesses, strict=True))
+        return list(in_order(scale, tasks, self.device))
 
     def median_distance(self) -> float:
         """Median of C_kl over pairs k < l; over distinct pairs if most coincide; 0 if all do."""
@@ -163,20 +197,28 @@ class TileGeometry:
 
     def _search(self, columns: Sequence[int]) -> Tensor:
         """Raw distances to the given neighbours, from panels of rows put together from tiles."""
-        height = max(1, self._panel_height(self._tile))
-        panel = torch.empty(height, self.size, dtype=self.dtype, device=self.device)
-        radius = torch.empty(len(columns), self.size, dtype=self._vector_dtype, device=self.device)
         self._fill()
-        for band in self._slices():
-            for start in range(band.start, band.stop, height):
-                rows = slice(start, min(start + height, band.stop))
-                full = panel[: rows.stop - rows.start]
-                for cols in self._slices():
-                    full[:, cols] = self._block(band, rows, cols)
-                full.diagonal(start).zero_()
-                # A row's smallest value is its zero distance to itself; neighbour k has index k.
-                radius[:, rows] = smallest(full, max(columns) + 1)[:, columns].T.to(radius.dtype)
+        height = max(1, self._panel_height(self._tile) // torch.get_num_threads())
+        panels = [
+            (band, slice(start, min(start + height, band.stop)))
+            for band in self._slices()
+            for start in range(band.start, band.stop, height)
+        ]
+
+        def radii(panel: tuple[slice, slice]) -> Tensor:
+            band, rows = panel
+            # A row's smallest value is its zero distance to itself; neighbour k has index k.
+            return smallest(self._full_rows(band, rows), max(columns) + 1)[:, columns].T
+
+        radius = torch.empty(len(columns), self.size, dtype=self._vector_dtype, device=self.device)
+        for (_, rows), found in zip(panels, in_order(radii, panels, self.device), strict=True):
+            radius[:, rows] = found.to(radius.dtype)
         return radius
+
+    def _full_rows(self, band: slice, rows: slice) -> Tensor:
+        """C[rows, :] for rows within a band of tiles; not to be written to."""
+        blocks = [self._block(band, rows, cols) for cols in self._slices()]
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1)
 
     def _sampled_rows(self, count: int) -> Tensor:
         """Raw distances of about `count` evenly spaced memories to all, from kept tiles if any."""
@@ -208,65 +250,118 @@ class TileGeometry:
 
     def _fill(self) -> None:
         """Make and keep as many tiles as may be kept, from the first on."""
-        for rows, missing in self._missing():
-            room = missing
-            if self._keep_bytes is not None:
-                size = (rows.stop - rows.start) * self._tile * self.dtype.itemsize
-                room = missing[: (self._keep_bytes - self._kept_bytes) // size]
-            for cols, tile in self._made(rows, room):
+        if self._filled:
+            return
+        self._filled = True
+        pieces = [piece for row in self._slices() for piece in self._pieces(row, kept=False)]
+        if self._keep_bytes is not None:
+            pieces = self._fitting(pieces, self._keep_bytes)
+        made = in_order(self._tiles_of, pieces, self.device)
+        for (rows, columns), tiles in zip(pieces, made, strict=True):
+            for cols, tile in zip(columns, tiles, strict=True):
                 self._kept[rows.start, cols.start] = tile
                 self._kept_bytes += tile.nbytes
-            if len(room) < len(missing):
-                return
 
-    def _tiles(self) -> Iterator[Tile]:
-        """Every tile of the upper triangle, row by row."""
+    def _fitting(self, pieces: Sequence[Band], most_bytes: int) -> list[Band]:
+        """The first of the pieces, as far as they fit in beside what is kept."""
+        fitting = []
+        left = most_bytes - self._kept_bytes
+        for rows, columns in pieces:
+            size = (rows.stop - rows.start) * self._tile * self.dtype.itemsize
+            room = columns[: left // size]
+            if room:
+                fitting.append((rows, room))
+            if len(room) < len(columns):
+                break
+            left -= sum((rows.stop - rows.start) * (cols.stop - cols.start) for cols in room) * (
+                self.dtype.itemsize
+            )
+        return fitting
+
+    def _over_tiles(
+        self, work: Callable[[slice, slice, Tensor], Result]
+    ) -> Iterator[tuple[slice, slice, Result]]:
+        """`work` on every tile of the upper triangle, row by row: kept tiles, then others."""
         self._fill()
-        for rows, missing in self._missing():
-            for cols in self._slices(rows.start):
-                if (kept := self._kept.get((rows.start, cols.start))) is not None:
-                    yield rows, cols, kept
-            for cols, tile in self._made(rows, missing):
-                yield rows, cols, tile
+        pieces = [
+            piece
+            for row in self._slices()
+            for kept in (True, False)
+            for piece in self._pieces(row, kept=kept)
+        ]
 
-    def _missing(self) -> Iterator[tuple[slice, list[slice]]]:
-        """For each row of tiles the adjacent ones that are not kept: all from some column on."""
-        for rows in self._slices():
-            columns = self._slices(rows.start)
-            yield rows, [cols for cols in columns if (rows.start, cols.start) not in self._kept]
+        def on_piece(piece: Band) -> list[Result]:
+            rows, columns = piece
+            tiles = zip(columns, self._tiles_of(piece), strict=True)
+            return [work(rows, cols, tile) for cols, tile in tiles]
 
-    def _made(self, rows: slice, columns: Sequence[slice]) -> Iterator[tuple[slice, Tensor]]:
+        done = in_order(on_piece, pieces, self.device)
+        for (rows, columns), results in zip(pieces, done, strict=True):
+            for cols, result in zip(columns, results, strict=True):
+                yield rows, cols, result
+
+    def _pieces(self, rows: slice, *, kept: bool) -> Iterator[Band]:
+        """The tiles of a row that are kept, or those that are not, a few adjacent ones at a time.
+
+        Those that are not are all from some column on.
+        """
+        columns = [
+            cols
+            for cols in self._slices(rows.start)
+            if ((rows.start, cols.start) in self._kept) is kept
+        ]
         for first in range(0, len(columns), _TOGETHER):
-            together = columns[first : first + _TOGETHER]
-            yield from zip(together, self._source.band(rows, together), strict=True)
+            yield rows, columns[first : first + _TOGETHER]
 
-    def _kernel_tiles(self, eps: float) -> Iterator[Tile]:
-        self._sharpen(eps)
-        for rows, cols, distances in self._tiles():
-            kernel = self._buffer[: distances.numel()].view(distances.shape)
-            torch.mul(distances, -1 / (eps * self.unit), out=kernel)
-            yield rows, cols, self._exponential(kernel, eps)
+    def _tiles_of(self, piece: Band) -> list[Tensor]:
+        rows, columns = piece
+        if (rows.start, columns[0].start) in self._kept:
+            return [self._kept[rows.start, cols.start] for cols in columns]
+        return list(self._source.band(rows, columns))
 
-    def _exponential(self, exponents: Tensor, eps: float) -> Tensor:
-        """exp(exponents) in place, for -C/eps."""
-        least = _LEAST_EXPONENT[self.dtype]
-        if self._source.largest > -least * eps * self.unit:
-            exponents.clamp_(min=least)
-        return exponents.exp_()
+    def _kernel(self, rows: slice, cols: slice, distances: Tensor, eps: float) -> Tensor:
+        """exp(-C/eps) of a tile; those of a small memory are kept, for they are asked for again."""
+        small = self.size <= _KERNELS_UP_TO and self._keep_bytes is None
+        key = (rows.start, cols.start, eps * self.unit)
+        if small and (kept := self._kernels.get(key)) is not None:
+            return kept
+        kernel = torch.empty_like(distances) if small else self._buffer(distances)
+        torch.mul(distances, -1 / (eps * self.unit), out=kernel)
+        if self._vanishing(eps):
+            kernel.clamp_(min=_LEAST_EXPONENT[self.dtype])
+        kernel.exp_()
+        if small:
+            self._kernels[key] = kernel
+        return kernel
+
+    def _buffer(self, like: Tensor) -> Tensor:
+        """The working tile of this thread."""
+        if not hasattr(self._own, "buffer"):
+            side = min(self._tile, self.size)
+            self._own.buffer = torch.empty(side**2, dtype=self.dtype, device=self.device)
+        buffer: Tensor = self._own.buffer
+        return buffer[: like.numel()].view(like.shape)
+
+    def _vanishing(self, eps: float) -> bool:
+        """Whether exp(-C/eps) may be too small for a number."""
+        return self._source.largest > -_LEAST_EXPONENT[self.dtype] * eps * self.unit
 
     def _pair_values(self) -> Iterator[Tensor]:
-        for rows, cols, distances in self._tiles():
-            if rows == cols:
-                side = len(distances)
-                i, j = torch.triu_indices(side, side, offset=1, device=self.device)
-                yield distances[i, j]
-            else:
-                yield distances.flatten()
+        def pairs(rows: slice, cols: slice, distances: Tensor) -> Tensor:
+            if rows != cols:
+                return distances.flatten()
+            side = len(distances)
+            i, j = torch.triu_indices(side, side, offset=1, device=self.device)
+            return distances[i, j]
+
+        return (values for _, _, values in self._over_tiles(pairs))
 
     def _sharpen(self, eps: float) -> bool:
         sharpened = self._source.sharpen(eps * self.unit)
         if sharpened:
             self._kept.clear()
+            self._kernels.clear()
+            self._filled = False
             self._kept_bytes = 0
         return sharpened
 

@@ -7,6 +7,7 @@ from sphere_replay.hosts.er_ace import AsymmetricReplay
 from sphere_replay.hosts.gdumb import GDumb
 from sphere_replay.hosts.host import Batch, Host, HostParts, Step, Views
 from sphere_replay.hosts.no_replay import NoReplay
+from sphere_replay.hosts.optimizers import OPTIMIZERS
 from sphere_replay.hosts.puridiver import PuriDivER
 from sphere_replay.hosts.xder import ExtendedDarkReplay
 
@@ -24,6 +25,7 @@ HOSTS: dict[str, type[Host]] = {
 
 __all__ = [
     "HOSTS",
+    "OPTIMIZERS",
     "AsymmetricBalancedReplay",
     "AsymmetricReplay",
     "Batch",

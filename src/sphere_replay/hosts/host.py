@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sphere_replay.errors import DivergenceError
+from sphere_replay.hosts.optimizers import Sgd, StreamOptimizer
 from sphere_replay.hosts.options import HostOptions
 from sphere_replay.memory import Memory
 from sphere_replay.replay import Draw, Engine
@@ -30,9 +31,6 @@ from sphere_replay.scoring.folding import can_fold
 from sphere_replay.storage.trees import State
 
 LOGGER = logging.getLogger(__name__)
-
-MOMENTUM, WEIGHT_DECAY = 0.0, 0.0
-"""With which every host learns from the stream."""
 
 
 class Views(Protocol):
@@ -94,6 +92,8 @@ class HostParts:
     geometry: Callable[[Tensor], Tensor] | None = None
     """Stored images `[m, ...]` to what an allocation measures distances between; None: the
     network's own features."""
+    optimizer: StreamOptimizer = field(default_factory=Sgd)
+    """What it learns from the stream with."""
 
 
 class Host(ABC):
@@ -121,14 +121,12 @@ class Host(ABC):
         self.costs = Costs()
         self.notes: dict[str, int] = {}
         """What was not as a host would have it, but no reason to stop, and how often."""
-        self.optimizer = torch.optim.SGD(
-            parts.network.parameters(), lr=parts.lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY
-        )
+        self.optimizer = parts.optimizer.build(parts.network.parameters(), parts.lr)
 
     @classmethod
     def constants(cls) -> dict[str, Any]:
         """What decides its results and is no option: part of a run's identity."""
-        return {"optimizer": "SGD", "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
+        return {}
 
     @abstractmethod
     def observe(self, batch: Batch) -> Step:
@@ -174,6 +172,15 @@ class Host(ABC):
         """Logits of a fresh random view of stored images."""
         return self.run(self.view(images))
 
+    def forward_noted(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """`forward`, and features `[n, d]` for `replay.note` where these are of use there."""
+        if not self.replay.takes_notes or self.parts.geometry is not None:
+            return self.forward(images), None
+        views = self.view(images)
+        self.costs.forward += len(views)
+        features, logits = self.network.forward_features(views)  # type: ignore[operator]  # scoring asks for it too
+        return logits, features
+
     def backward(self, loss: Tensor, examples: int, *, again: bool = False) -> None:
         """Add the gradient of a loss over that many examples; `again` keeps its graph for more."""
         if not math.isfinite(loss.item()):
@@ -183,7 +190,7 @@ class Host(ABC):
 
     def draw(self) -> Draw:
         """Memories to replay; scores them when due, reusing the stream gradient."""
-        draw = self.replay.draw(self.parts.replay_batch, self.score)
+        draw = self.replay.draw(self.parts.replay_batch, self.score, self.labels)
         self.spend_on_scoring(draw.cost)
         return draw
 
@@ -201,9 +208,9 @@ class Host(ABC):
         """Losses `[n]` of stored examples, whose rise by the virtual step is their increment."""
         return cross_entropy_per_example(logits, labels)
 
-    def remember(self, batch: Batch, **fields: Tensor) -> None:
-        """Offer a batch to the memory: images as they came, never augmented."""
-        self.memory.add(x=batch.images, y=batch.labels, true=batch.true_labels, **fields)
+    def remember(self, batch: Batch, **fields: Tensor) -> Tensor:
+        """Offer a batch to the memory, images as they came; the slots that took them, or -1."""
+        return self.memory.add(x=batch.images, y=batch.labels, true=batch.true_labels, **fields)
 
     def state_dict(self) -> State:
         """Everything the next step depends on."""
@@ -232,7 +239,11 @@ class Host(ABC):
         self.costs.forward += passes
         self.costs.scored += passes
 
-    def score(self, slots: Tensor) -> Scores:
+    def labels(self, slots: Tensor) -> Tensor:
+        """Stored class numbers."""
+        return self.memory["y"].index_select(0, slots.to(self.memory.device))
+
+    def score(self, slots: Tensor, *, increments: bool = True) -> Scores:
         """How the losses of stored examples would change by the gradient at hand."""
         slots = slots.to(self.memory.device)
         stored = self.memory["x"].index_select(0, slots)
@@ -240,10 +251,12 @@ class Host(ABC):
             scores = score(
                 self.network,
                 stored,
-                self.memory["y"].index_select(0, slots),
+                self.labels(slots),
                 lr=self.parts.virtual_lr,
                 loss=self.scored_loss,
                 prepare=self.parts.views.prepare,
+                optimizer=self.optimizer if self.parts.optimizer.ADAPTIVE else None,
+                increments=increments,
             )
         except NonFiniteError as error:
             raise DivergenceError(str(error)) from error

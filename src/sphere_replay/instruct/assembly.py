@@ -9,7 +9,7 @@ from sphere_replay.instruct.generated import generated_corpus
 from sphere_replay.instruct.models import load_base
 from sphere_replay.instruct.stream import TaskStream, build_stream
 from sphere_replay.instruct.tasks import ORDERS, Corpus
-from sphere_replay.language import LanguageReplay, TokenMemory, longest_input
+from sphere_replay.language import LanguageReplay, TokenExamples, TokenMemory, longest_input
 from sphere_replay.language.models import BaseModel
 from sphere_replay.randomness import generator_for
 
@@ -54,6 +54,5 @@ def build_replay(config: InstructConfig, base: BaseModel) -> LanguageReplay:
         config,
         generator=generator_for(config.seed, "replay"),
         recipe=config.recipe,
-        pad_token_id=base.tokenizer.pad_token_id,
-        encoder_decoder=base.is_encoder_decoder,
+        examples=TokenExamples(base.tokenizer.pad_token_id, base.is_encoder_decoder),
     )

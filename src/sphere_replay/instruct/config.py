@@ -1,6 +1,6 @@
 """Everything that decides an instruction-tuning run, as one flat value: the run's identity."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from sphere_replay.allocation import Sphere
@@ -11,6 +11,7 @@ from sphere_replay.instruct.stream import EvaluateOn
 from sphere_replay.instruct.tasks import ORDERS
 from sphere_replay.instruct.tiny import FORMAT, MOST_WORDS, TinySpec
 from sphere_replay.language import LanguageReplaySettings
+from sphere_replay.replay import SELECTIONS
 
 __all__ = ["HOST_NAMES", "InstructConfig"]
 
@@ -64,6 +65,8 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
     """Padded tokens that are scored, or read for an answer, at a time."""
     threads: int = 1
     """CPU threads; sums are split by them, so results depend on it in the last digits."""
+    select_options: dict[str, Any] = field(default_factory=dict)
+    """The selection's own, where they are not its defaults."""
 
     def __post_init__(self) -> None:
         self.check_fields()
@@ -93,6 +96,7 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
         if self.host == "none" and self.select != "uniform":
             raise ConfigError("none replays nothing: leave --select at uniform")
         self.check_replay()
+        self.selection_on(self.recipe)
 
     def _check_order(self) -> None:
         orders = ORDERS[self.corpus]
@@ -130,6 +134,16 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
     def tiny(self) -> TinySpec:
         """The model that is made on the spot, if it is asked for."""
         return TinySpec(steps=self.warm_up, tokens=self.max_source)
+
+    @property
+    def of_selection(self) -> dict[str, Any]:
+        """The selection's own options."""
+        return self.select_options
+
+    @property
+    def parts(self) -> dict[str, object]:
+        """What plug-ins may bring."""
+        return {"select": SELECTIONS[self.select]}
 
     @property
     def constants(self) -> dict[str, Any]:

@@ -1,17 +1,19 @@
 """Instruction tuning, as runs and reports see it."""
 
+from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.presets import names, provenance, resolve
-from sphere_replay.instruct.tables import INSTRUCT_TABLES
 from sphere_replay.runs.domains import Domain, Option
+from sphere_replay.runs.experiment import tables_in
 
 DOMAIN = Domain(
     name="instruct",
     extra="instruct",
-    presets=tuple(names()),
+    names=names,
+    config=InstructConfig,
     resolve=resolve,
     provenance=provenance,
     job="sphere_replay.instruct.job",
-    tables=INSTRUCT_TABLES,
+    tables=tables_in("sphere_replay.instruct"),
     options=(
         Option("noise", "share of wrong answers (default: 0)", float, "RATE"),
         Option("order", "number of a task order, or tasks with commas (default: 0)"),

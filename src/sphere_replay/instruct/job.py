@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sphere_replay.errors import DivergenceError
 from sphere_replay.extras import require
@@ -19,8 +20,11 @@ from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.evaluation import accuracy
 from sphere_replay.instruct.learner import Learner, Update
 from sphere_replay.instruct.tasks import Corpus
+from sphere_replay.instruct.words import normalize
 from sphere_replay.language.models import BaseModel
+from sphere_replay.language.rows import IGNORED, Row
 from sphere_replay.runs.job import ReplayTally, diverged, ends_of_tasks, ratio
+from sphere_replay.runs.recording import Recorder, Shown, moments_of
 from sphere_replay.storage.trees import fingerprint
 
 LOG_EVERY = 20
@@ -64,6 +68,7 @@ class InstructJob:
         self._ends = ends_of_tasks([task for task, _ in self._schedule])
         self._accuracy: list[list[float]] = []
         self._tally = TaskTally(drawn=[[0] * len(parts) for _ in parts])
+        self._recorder: Recorder | None = None
 
     def __len__(self) -> int:
         """Updates of the run."""
@@ -85,6 +90,8 @@ class InstructJob:
         """Take an update; a record for the log, if there is something worth a line."""
         task, places = self._schedule[step]
         last = step + 1 in self._ends
+        if self._recorder is not None:
+            self._recorder.step = step
         try:
             done = self._learner.observe([self._rows[task][i] for i in places], task, step)
         except DivergenceError as error:
@@ -95,6 +102,13 @@ class InstructJob:
         if last or step % LOG_EVERY == 0:
             return self._record(step, task, done)
         return None
+
+    def record(self, folder: Path, moments: int) -> None:
+        """Keep so many rescorings, evenly spaced."""
+        engine = self._learner.replay.engine
+        chosen = moments_of(range(len(self)), moments, engine.schedule.every)
+        self._recorder = Recorder(folder, chosen, self.config.recipe, self._shown)
+        self._recorder.watch(engine)
 
     def results(self) -> dict[str, Any]:
         """Deterministic results: accuracy per task after each task, costs, what was replayed."""
@@ -138,6 +152,36 @@ class InstructJob:
             self._prompts[task],
             tokens=self.config.token_budget,
         )
+
+    def _shown(self, slots: Tensor) -> Shown:
+        """What a recording keeps of the memories in some slots: texts, and answers as labels."""
+        memory = self._learner.replay.memory
+        rows, tasks = memory.rows(slots), memory.tasks[slots]
+        names = [
+            f"{part.task.name}: {normalize(label)}"
+            for part in self.stream.tasks
+            for label in part.task.labels
+        ]
+        answers = [
+            f"{self.stream.tasks[task].task.name}: {normalize(self._answer(row))}"
+            for task, row in zip(tasks.tolist(), rows, strict=True)
+        ]
+        return Shown(
+            keys=memory.slots.versions[slots].tolist(),
+            tasks=tasks,
+            names=names,
+            labels=torch.tensor([names.index(answer) for answer in answers]),
+            texts=[f"{self._prompt(row)}\n→ {self._answer(row)}" for row in rows],
+        )
+
+    def _answer(self, row: Row) -> str:
+        return self._encoder.text(row["labels"][row["labels"] != IGNORED]).strip()
+
+    def _prompt(self, row: Row) -> str:
+        ids = row["input_ids"]
+        if not self._encoder.is_encoder_decoder:  # the answer stands behind the prompt
+            ids = ids[row["labels"] == IGNORED]
+        return self._encoder.text(ids)
 
     def _mean_accuracy(self) -> float:
         return sum(self._accuracy[-1]) / len(self._accuracy[-1])

@@ -4,6 +4,7 @@ Needs torch alone; models are those of transformers, bare or wrapped by PEFT, an
 """
 
 from sphere_replay.language.batching import padding_waste, token_batches
+from sphere_replay.language.examples import Examples, TokenExamples
 from sphere_replay.language.forward import (
     check_model,
     features_and_losses,
@@ -17,10 +18,12 @@ from sphere_replay.language.rows import Row, pad_rows, row_length, rows_of, targ
 from sphere_replay.language.settings import LanguageReplaySettings
 
 __all__ = [
+    "Examples",
     "LanguageReplay",
     "LanguageReplaySettings",
     "Ranks",
     "Row",
+    "TokenExamples",
     "TokenMemory",
     "check_length",
     "check_model",

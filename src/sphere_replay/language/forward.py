@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sphere_replay.language.rows import IGNORED
+from sphere_replay.scoring import resharded
 from sphere_replay.scoring.restoring import modules_restored, random_state_restored
 
 
@@ -48,7 +49,7 @@ def features_and_losses(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[
             f"example {empty} of the batch has no target token: all its labels are {IGNORED}; "
             "was its answer cut off, or tokenized to nothing?"
         )
-    with _states_picked(model, mask) as seen:
+    with states_picked(model, mask) as seen:
         output = model(**inputs, use_cache=False)
     logits = _logits(output)
     if len(seen) != 1 or logits.shape[:-1] != (int(counts.sum()),):
@@ -71,7 +72,12 @@ def check_model(model: nn.Module) -> None:
     device = next(model.parameters()).device
     tokens = torch.ones(1, 2, dtype=torch.int64, device=device)
     batch = {"input_ids": tokens, "attention_mask": tokens, "labels": tokens}
-    with modules_restored(model), random_state_restored(device), torch.no_grad():
+    with (
+        resharded(model),
+        modules_restored(model),
+        random_state_restored(device),
+        torch.no_grad(),
+    ):
         model.eval()
         features_and_losses(model, batch)
 
@@ -83,7 +89,7 @@ def longest_input(model: nn.Module) -> int | None:
 
 
 @contextmanager
-def _states_picked(model: nn.Module, mask: Tensor) -> Iterator[list[Tensor]]:
+def states_picked(model: nn.Module, mask: Tensor) -> Iterator[list[Tensor]]:
     """Inside, the output head sees only the states `[k, d]` under the mask `[n, t]`.
 
     The list that is yielded receives the states it would have seen, `[n, t, d]`.

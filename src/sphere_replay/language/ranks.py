@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from sphere_replay.language.rows import Row
+from sphere_replay.scoring import is_sharded
 from sphere_replay.scoring.restoring import gradients_aside
 
 
@@ -48,13 +49,25 @@ class Ranks:
         whole[torch.as_tensor(places, dtype=torch.int64, device=values.device)] = values
         return self.summed(whole)
 
-    def add_gradients(self, model: nn.Module, backward: Callable[[], float]) -> float:
-        """Add to `.grad` what `backward` adds on each process; returns the sum of its values."""
+    def largest(self, value: int) -> int:
+        """The largest value of all processes."""
+        return max(int(each) for each in self.gathered(torch.tensor([value])))
+
+    def add_gradients(self, model: nn.Module, backward: Callable[[float], float]) -> float:
+        """Add to `.grad` what `backward` adds on each process; returns the sum of its values.
+
+        `backward` gets the factor of its losses. A model that is sharded sums gradients itself, as
+        means over the processes, and all must run it equally often: who has nothing to add does so
+        with a loss of zero.
+        """
         if self.world == 1:
-            return backward()
+            return backward(1.0)
+        if is_sharded(model):
+            value = backward(float(self.world))
+            return float(self.summed(torch.tensor([value], dtype=torch.float64)))
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         with gradients_aside(parameters):
-            value = backward()
+            value = backward(1.0)
             parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         total = self.summed(torch.cat([part.flatten() for part in parts]))
         sizes = [part.numel() for part in parts]

@@ -8,24 +8,30 @@
 The same lines serve one process and several: each scores and replays its share.
 """
 
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sphere_replay.allocation import Sphere
-from sphere_replay.language.forward import features_and_losses
+from sphere_replay.errors import DataError
+from sphere_replay.language.examples import Examples, TokenExamples
 from sphere_replay.language.memory import TASK, TokenMemory
 from sphere_replay.language.ranks import Ranks
-from sphere_replay.language.rows import Row, pad_rows, row_length, rows_of, target_count
+from sphere_replay.language.rows import Row, row_length
 from sphere_replay.language.scoring import score_rows
 from sphere_replay.language.settings import LanguageReplaySettings
 from sphere_replay.replay import Draw
-from sphere_replay.scoring import Scores
+from sphere_replay.scoring import Scores, is_sharded
 from sphere_replay.storage.trees import State
+
+_PATIENCE = 100
+"""So many examples without a target, and none with one, are no accident."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,7 @@ class LanguageReplay:
         settings: How.
         recipe: Recipe of the selections built on SPHERE; `Sphere.instruct()` unless given.
         generator: The only source of candidates, draws and shuffles.
-        pad_token_id: Fills rows up; what it is does not matter to models that honor the mask.
-        encoder_decoder: Whether labels are a decoder's own, as `is_encoder_decoder(model)` tells.
+        examples: What there is in a batch, and its loss; tokens with labels unless given.
         longest: Tokens that the model can read, if it has a limit.
         ranks: The processes that share the work; those of torch.distributed unless given.
     """
@@ -59,8 +64,7 @@ class LanguageReplay:
         *,
         generator: torch.Generator,
         recipe: Sphere | None = None,
-        pad_token_id: int = 0,
-        encoder_decoder: bool = False,
+        examples: Examples | None = None,
         longest: int | None = None,
         ranks: Ranks | None = None,
     ) -> None:
@@ -70,19 +74,32 @@ class LanguageReplay:
         self.engine = settings.engine(memory.slots, recipe, generator)
         self.task = 0
         """The task of rows that are kept without one."""
-        self._pad_token_id = pad_token_id
-        self._encoder_decoder = encoder_decoder
+        self.task_names: dict[int, str] = {}
+        """Names of numbered tasks, for those that have one."""
+        self.examples = examples or TokenExamples()
+        """What the rows are."""
         self._longest = longest
         self._ranks = ranks or Ranks.current()
         self._window: list[list[Row]] = []
         self._replayed: Counter[int] = Counter()
         self._losses: list[float] = []
         self._skipped = 0
+        self._warned = False
 
     def start_task(self, task: int | None = None) -> None:
         """The next draw rescores, and rows belong to this task; to the next one unless given."""
         self.task = self.task + 1 if task is None else task
         self.engine.start_task()
+
+    def numbered(self, names: Iterable[str]) -> dict[str, int]:
+        """The number of each named task: the one it has, or the next that is free."""
+        numbers = {name: number for number, name in self.task_names.items()}
+        for name in names:
+            if name not in numbers:
+                taken = [-1, *self.task_names, *self.memory.tasks.tolist()]
+                numbers[name] = max(taken) + 1
+                self.task_names[numbers[name]] = name
+        return numbers
 
     def begin(self) -> None:
         """A training starts: forget batches of one that was cut short."""
@@ -94,7 +111,7 @@ class LanguageReplay:
         self, batch: Mapping[str, object], tasks: Sequence[int] | Tensor | None = None
     ) -> None:
         """Note a padded stream batch; its rows are offered to the memory at the next step."""
-        self.keep_rows(rows_of(batch, encoder_decoder=self._encoder_decoder), tasks)
+        self.keep_rows(self.examples.rows(batch), tasks)
 
     def keep_rows(self, rows: Sequence[Row], tasks: Sequence[int] | Tensor | None = None) -> None:
         """Note rows of the stream, each with its task; the present one unless given."""
@@ -137,13 +154,15 @@ class LanguageReplay:
         # Batch by batch: on several processes the stream then has the order it has on one.
         for rows in self._window:
             offered = self._ranks.gathered_rows(rows)
-            kept = [r for r in offered if target_count(r, encoder_decoder=self._encoder_decoder)]
+            kept = [row for row in offered if self.examples.counts(row)]
             self._skipped += len(offered) - len(kept)
             self.memory.add(
                 [{name: row[name] for name in row if name != TASK} for row in kept],
                 [int(row[TASK]) for row in kept],
             )
         self._window = []
+        if self._skipped and not len(self.memory):
+            self._warn_of_no_targets()
 
     def draw(self, model: nn.Module, count: int, *, grad_scale: float = 1.0) -> Draw:
         """`count` memories, rescored when due; the model is left as it was.
@@ -153,21 +172,25 @@ class LanguageReplay:
             count: How many; fewer if the memory holds fewer.
             grad_scale: The factor of a gradient scaler that is still in `.grad`.
         """
-        chosen = self.engine.draw(count, lambda slots: self.score(model, slots, grad_scale))
+        score = partial(self.score, model, grad_scale=grad_scale)
+        chosen = self.engine.draw(count, score, self.memory.answers)
         self._replayed.update(chosen[TASK].tolist())
         return chosen
 
-    def score(self, model: nn.Module, slots: Tensor, grad_scale: float = 1.0) -> Scores:
-        """Scores of the memories in the slots `[m]`."""
+    def score(
+        self, model: nn.Module, slots: Tensor, grad_scale: float = 1.0, *, increments: bool = True
+    ) -> Scores:
+        """Scores of the memories in the slots `[m]`; one forward is enough without increments."""
         return score_rows(
             model,
             self.memory,
             slots,
+            self.examples,
             lr=self.settings.virtual_lr,
             grad_scale=grad_scale,
-            pad_token_id=self._pad_token_id,
             token_budget=self.settings.token_budget,
             ranks=self._ranks,
+            increments=increments,
         )
 
     def loss(self, model: nn.Module, draw: Draw) -> Tensor | None:
@@ -177,11 +200,14 @@ class LanguageReplay:
         to the mean.
         """
         mine = self._ranks.share(draw.indices)
+        factor = draw.scale / len(draw)
         if len(mine) == 0:
-            return None
+            if not is_sharded(model):
+                return None
+            mine, factor = draw.indices[:1], 0.0  # the others need this process to run the model
         device = next(model.parameters()).device
-        batch = pad_rows(self.memory.rows(mine), self._pad_token_id, device)
-        return features_and_losses(model, batch)[1].sum() * (draw.scale / len(draw))
+        batch = self.examples.batch(self.memory.rows(mine), device)
+        return self.examples.evaluate(model, batch)[1].sum() * factor
 
     def add_gradient(
         self, model: nn.Module, draw: Draw, *, strength: float = 1.0, grad_scale: float = 1.0
@@ -191,11 +217,11 @@ class LanguageReplay:
         Nothing divides it: neither the number of processes nor that of accumulated batches.
         """
 
-        def backward() -> float:
+        def backward(factor: float) -> float:
             loss = self.loss(model, draw)
             if loss is None:
                 return 0.0
-            torch.autograd.backward(loss * (strength * grad_scale))
+            torch.autograd.backward(loss * (strength * grad_scale * factor))
             return float(loss.detach())
 
         value = self._ranks.add_gradients(model, backward)
@@ -207,7 +233,7 @@ class LanguageReplay:
 
         `mass` and `ess` of the current weights, quantiles of the increments, and whatever else the
         selection has to say; `loss`, the mean replay loss; `memory`, filled slots; `skipped`, rows
-        without a target so far; `share/task_N`, the share of the replayed rows from task N.
+        without a target so far; `share/task_N`, or `share/NAME`, the task's share of the replay.
         """
         weighting, size = self.engine.weighting, float(len(self.memory))
         values = {"memory": size, "skipped": float(self._skipped)}
@@ -220,7 +246,7 @@ class LanguageReplay:
             values["loss"] = sum(self._losses) / len(self._losses)
         total = self._replayed.total()
         for task, count in sorted(self._replayed.items()):
-            values[f"share/task_{task}"] = count / total
+            values[f"share/{self.task_names.get(task, f'task_{task}')}"] = count / total
         self._losses.clear()
         self._replayed.clear()
         return values
@@ -231,6 +257,7 @@ class LanguageReplay:
             "memory": self.memory.state_dict(),
             "engine": self.engine.state_dict(),
             "task": self.task,
+            "task_names": dict(self.task_names),
             "replayed": dict(self._replayed),
             "losses": list(self._losses),
             "skipped": self._skipped,
@@ -241,9 +268,22 @@ class LanguageReplay:
         self.memory.load_state_dict(state["memory"])
         self.engine.load_state_dict(state["engine"])
         self.task = state["task"]
+        self.task_names = dict(state.get("task_names", {}))
         self._replayed = Counter(state["replayed"])
         self._losses = list(state["losses"])
         self._skipped = state["skipped"]
+
+    def _warn_of_no_targets(self) -> None:
+        message = (
+            f"none of the first {self._skipped} examples has a target token: all their labels are "
+            "-100, so there is nothing to remember or replay; was the answer cut off by truncation "
+            "or masked by the collator?"
+        )
+        if self._skipped >= _PATIENCE:
+            raise DataError(message)
+        if not self._warned:
+            warnings.warn(message, stacklevel=2)
+            self._warned = True
 
 
 def check_length(length: int, longest: int | None) -> None:

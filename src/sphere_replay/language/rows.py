@@ -39,7 +39,7 @@ def rows_of(batch: Mapping[str, object], *, encoder_decoder: bool = False) -> li
         held[name] = value.detach().cpu()
     source = held["input_ids"]
     kept = held.get("attention_mask", torch.ones_like(source)) != 0
-    inputs = [_span(row) for row in kept]
+    inputs = attended(kept)
     targets = [_span(row != IGNORED) for row in held["labels"]] if encoder_decoder else inputs
     for name, value in held.items():
         if not (encoder_decoder and name == "labels") and value.shape != source.shape:
@@ -53,6 +53,11 @@ def rows_of(batch: Mapping[str, object], *, encoder_decoder: bool = False) -> li
         }
         for index in range(len(source))
     ]
+
+
+def attended(mask: Tensor) -> list[slice]:
+    """Of each row of a mask `[n, t]`, from the first position that counts to the last."""
+    return [_span(row != 0) for row in mask]
 
 
 def pad_rows(

@@ -1,6 +1,7 @@
 """Which memories are replayed, and at what strength."""
 
-from sphere_replay.replay.engine import Draw, Engine, Scorer
+from sphere_replay.replay.economy import Economy, Labels, Scorer
+from sphere_replay.replay.engine import Draw, Engine
 from sphere_replay.replay.loop import Replay
 from sphere_replay.replay.schedule import Schedule
 from sphere_replay.replay.selections import (
@@ -22,7 +23,9 @@ __all__ = [
     "SELECTIONS",
     "UNLABELLED",
     "Draw",
+    "Economy",
     "Engine",
+    "Labels",
     "LossProportional",
     "MirProportional",
     "MirTop",

@@ -10,14 +10,15 @@ from torch import Tensor
 from sphere_replay.allocation.sampling import Scheme, draw, draw_distinct
 from sphere_replay.memory import Memory
 from sphere_replay.numeric import as_probabilities
+from sphere_replay.replay.economy import Economizer, Economy, Labels, Scorer
 from sphere_replay.replay.schedule import Schedule
 from sphere_replay.replay.selections import Selection, Uniform, Weighting
 from sphere_replay.replay.weighing import Weigher
 from sphere_replay.scoring import Scores
 from sphere_replay.storage.trees import State
 
-Scorer = Callable[[Tensor], Scores]
-"""Scores the memories in the given slots `[m]`."""
+Watch = Callable[[Scorer], None]
+"""Told, before a draw by fresh weights, how memories are scored; it must change nothing."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Engine:
             scores the whole memory.
         replacement: Draw with replacement.
         unit_mass: Ignore the mass s_w: the drawn mean loss counts fully, whatever the weights.
+        economy: Score less, see `Economy`; None scores all candidates, as the paper does.
     """
 
     def __init__(
@@ -67,16 +69,24 @@ class Engine:
         pool: int | None = None,
         replacement: bool = False,
         unit_mass: bool = False,
+        economy: Economy | None = None,
     ) -> None:
         selection = selection or Uniform()
         self.memory = memory
-        self.schedule = Schedule(selection.every if every is None else every, pool)
+        every = selection.every if every is None else every
+        self.schedule = Schedule(every, pool, None if economy is None else economy.longest)
         self.weigher = Weigher(selection, generator)
         self.replacement = replacement
         self.unit_mass = unit_mass
         self.seconds = 0.0
         """Spent on scoring and weighing so far."""
+        self.watch: Watch | None = None
+        """Whoever looks on, such as a recorder."""
         self._generator = generator
+        self._frugal = economy is not None
+        self._economizer: Economizer | None = None
+        if economy is not None and selection.needs_features:
+            self._economizer = Economizer(economy, memory, generator)
 
     @property
     def selection(self) -> Selection:
@@ -88,15 +98,33 @@ class Engine:
         """The latest weighting of the candidates, for logs."""
         return self.weigher.latest
 
+    @property
+    def takes_notes(self) -> bool:
+        """Whether features that training computes are of use."""
+        return self._economizer is not None
+
+    def note(self, slots: Tensor, features: Tensor | None) -> None:
+        """Hand over features `[n, d]` that training computed of what the slots `[n]` hold now.
+
+        They save a forward later. A slot of -1, and features of None, are passed over.
+        """
+        if self._economizer is not None and features is not None:
+            self._economizer.notes.write(slots, features)
+
     def start_task(self) -> None:
         """The next draw rescores."""
         self.schedule.ask()
 
-    def draw(self, count: int, score: Scorer) -> Draw:
-        """`count` memories (fewer if the memory holds fewer and draws are distinct)."""
+    def draw(self, count: int, score: Scorer, labels: Labels | None = None) -> Draw:
+        """`count` memories (fewer if the memory holds fewer and draws are distinct).
+
+        Economical scorings see a few memories only, and are told the labels of all of them.
+        """
         if len(self.memory) == 0:
             raise ValueError("nothing to replay: the memory is empty")
         if not self.selection.needs_scores:
+            if self.watch is not None:
+                self.watch(score)
             return self.draw_uniformly(count)
         pool = self.schedule.pool
         if pool is not None and pool < count and not self.replacement:
@@ -106,8 +134,12 @@ class Engine:
             )
         rescored = self.schedule.due
         if rescored:
-            self._rescore(score)
+            self._rescore(score, labels)
+            if self.watch is not None:
+                self.watch(score)
         self.schedule.count()
+        if self._economizer is not None:
+            self._economizer.notes.tick()
         return self._draw(count, rescored=rescored)
 
     def redraw(self, count: int) -> Draw:
@@ -127,11 +159,17 @@ class Engine:
             indices = draw_distinct(size, count, self._generator)
         return Draw(indices, 1.0, self.memory.take(indices))
 
-    def _rescore(self, score: Scorer) -> None:
+    def _rescore(self, score: Scorer, labels: Labels | None) -> None:
         start = perf_counter()
         slots = self.schedule.candidates(self.memory, self._generator)
-        self.weigher.weigh(len(slots), lambda: score(slots))
+        self.weigher.weigh(len(slots), lambda: self._scores(slots, score, labels))
         self.seconds += perf_counter() - start
+
+    def _scores(self, slots: Tensor, score: Scorer, labels: Labels | None) -> Scores:
+        increments = self.selection.needs_increments or not self._frugal
+        if self._economizer is not None:
+            return self._economizer.scores(slots, score, labels, increments=increments)
+        return score(slots) if increments else score(slots, increments=False)
 
     def _draw(self, count: int, *, rescored: bool = False) -> Draw:
         weighting = self.weighting
@@ -147,14 +185,19 @@ class Engine:
 
     def state_dict(self) -> State:
         """Everything the next draw depends on, apart from the memory."""
-        return {
+        state = {
             "generator": self._generator.get_state(),
             "schedule": self.schedule.state_dict(),
             "weigher": self.weigher.state_dict(),
         }
+        if self._economizer is not None:
+            state["notes"] = self._economizer.notes.state_dict()
+        return state
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken; the memory's state comes first."""
         self.schedule.load_state_dict(state["schedule"], self.memory)
         self.weigher.load_state_dict(state["weigher"])
+        if self._economizer is not None:
+            self._economizer.notes.load_state_dict(state["notes"])
         self._generator.set_state(state["generator"])

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from sphere_replay.allocation import Sphere
 from sphere_replay.memory import Memory
 from sphere_replay.replay.backbone import FeatureSource, bare, forward_of
+from sphere_replay.replay.economy import Economy
 from sphere_replay.replay.engine import Draw, Engine
 from sphere_replay.replay.reading import metrics_of
 from sphere_replay.replay.selections import Selection, selection_named
@@ -53,6 +54,8 @@ class Replay:
         inputs: The memory's field that the model takes.
         targets: The memory's field that the loss takes.
         prepare: Turns stored inputs into model inputs, such as uint8 images into floats.
+        economy: Score less, see `Economy`. Features that training computes anyway may be handed to
+            `engine.note` and are not computed again.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Replay:
         inputs: str = "x",
         targets: str = "y",
         prepare: Callable[[Tensor], Tensor] | None = None,
+        economy: Economy | None = None,
     ) -> None:
         if isinstance(select, str):
             select = selection_named(select, Sphere.vision())
@@ -85,6 +89,7 @@ class Replay:
             pool=pool,
             replacement=replacement,
             unit_mass=unit_mass,
+            economy=economy,
         )
         self._model = bare(model)
         self._forward = None
@@ -112,7 +117,7 @@ class Replay:
         if self._scaler is not None and not _finite_gradients(self._model):
             # The scaler is going to skip this update: whatever is drawn now changes nothing.
             return self.engine.draw_uniformly(count)
-        return self.engine.draw(count, self._score)
+        return self.engine.draw(count, self._score, self._labels)
 
     def metrics(self) -> dict[str, float | str]:
         """What replay does at the moment; `summary` reads it in one sentence."""
@@ -126,7 +131,12 @@ class Replay:
         """Continue where `state_dict` was taken; load the memory's state before."""
         self.engine.load_state_dict(state)
 
-    def _score(self, slots: Tensor) -> Scores:
+    def _labels(self, slots: Tensor) -> Tensor | None:
+        wanted = self.memory[self._targets]
+        numbered = wanted.ndim == 1 and wanted.dtype == torch.int64
+        return wanted[slots.to(self.memory.device)] if numbered else None
+
+    def _score(self, slots: Tensor, *, increments: bool = True) -> Scores:
         wanted = self.memory[self._targets]
         if self._loss is None and wanted.is_floating_point():
             raise ValueError(
@@ -148,6 +158,7 @@ class Replay:
             optimizer=self._optimizer,
             grad_scale=factor,
             prepare=self._prepare,
+            increments=increments,
         )
 
     def _notice_scaled_gradients(self) -> None:

@@ -20,15 +20,19 @@ class Schedule:
         every: Rescore at every n-th draw, and at the first of each task.
         pool: Score and draw from this many memories, chosen uniformly at each rescoring; None for
             the whole memory.
+        longest: Let intervals double from one rescoring of a task to the next, up to this many
+            draws; None keeps them at `every`.
     """
 
-    def __init__(self, every: int, pool: int | None = None) -> None:
+    def __init__(self, every: int, pool: int | None = None, longest: int | None = None) -> None:
         if every < 1:
             raise ValueError(f"every counts draws between rescorings: at least 1, got {every}")
         if pool is not None and pool < 1:
             raise ValueError(f"a pool has at least one candidate, got {pool}")
         self.every = every
         self.pool = pool
+        self.longest = longest
+        self._interval = every
         self._draws_since = 0
         self._asked = True
         self._slots = torch.empty(0, dtype=torch.int64)
@@ -37,9 +41,14 @@ class Schedule:
         self._versions = torch.empty(0, dtype=torch.int64)
 
     @property
+    def slots(self) -> Tensor:
+        """The candidates of the latest rescoring, int64 `[m]`."""
+        return self._slots
+
+    @property
     def due(self) -> bool:
         """Whether the next draw rescores."""
-        return self._asked or self._draws_since >= self.every
+        return self._asked or self._draws_since >= self._interval
 
     def ask(self) -> None:
         """The next draw rescores, whatever the count."""
@@ -57,6 +66,10 @@ class Schedule:
         else:
             self._slots, self._all = draw_distinct(size, self.pool, generator), False
         self._versions = memory.versions.cpu()[self._slots]
+        if self._asked or self.longest is None:
+            self._interval = self.every
+        else:
+            self._interval = max(self.every, min(2 * self._interval, self.longest))
         self._draws_since = 0
         self._asked = False
         return self._slots
@@ -81,12 +94,13 @@ class Schedule:
 
     def state_dict(self) -> State:
         """Everything the next draw depends on, apart from the memory."""
-        return {
+        state: State = {
             "draws_since": self._draws_since,
             "asked": self._asked,
             "slots": self._slots,
             "versions": self._versions,
         }
+        return state if self.longest is None else {**state, "interval": self._interval}
 
     def load_state_dict(self, state: State, memory: Memory) -> None:
         """Continue where `state_dict` was taken, on the memory of that moment."""
@@ -97,5 +111,7 @@ class Schedule:
                 f"holds {len(memory)}: load the state of the memory first"
             )
         self._draws_since, self._asked = state["draws_since"], state["asked"]
+        if self.longest is not None:
+            self._interval = state["interval"]
         self._slots, self._versions = slots, state["versions"]
         self._all = torch.equal(slots, torch.arange(len(slots)))

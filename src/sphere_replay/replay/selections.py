@@ -3,18 +3,20 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from sphere_replay.allocation import Allocation, Control, Sphere, allocate
+from sphere_replay.config import from_options
 from sphere_replay.errors import unknown
 from sphere_replay.numeric import (
     accumulation_dtype,
     as_probabilities,
     effective_sample_size,
 )
+from sphere_replay.replay.landmarks import carry
 from sphere_replay.scoring import Scores
 
 
@@ -31,6 +33,8 @@ class Weighting:
     """Examples passed forward to score the memories."""
     allocation: Allocation | None = field(default=None, repr=False, compare=False)
     """Where the weights come from, if from one; not part of any state."""
+    scores: Scores | None = field(default=None, repr=False, compare=False)
+    """What was weighed, if anything was scored; not part of any state."""
 
     @cached_property
     def effective_sample_size(self) -> float:
@@ -53,6 +57,11 @@ class Selection(Protocol):
         ...
 
     @property
+    def needs_increments(self) -> bool:
+        """Whether it takes a virtual step to score; one forward does otherwise."""
+        ...
+
+    @property
     def every(self) -> int:
         """Draws between rescorings, unless somebody says otherwise."""
         ...
@@ -70,6 +79,7 @@ class Uniform:
 
     needs_scores = False
     needs_features = False
+    needs_increments = False
     every = 1
 
     def weigh(
@@ -85,6 +95,7 @@ class LossProportional:
 
     needs_scores = True
     needs_features = False
+    needs_increments = False
     every = 4
 
     def weigh(
@@ -100,6 +111,7 @@ class MirProportional:
 
     needs_scores = True
     needs_features = False
+    needs_increments = True
     every = 1
 
     def weigh(
@@ -116,6 +128,7 @@ class MirTop:
     top: int = 16
     needs_scores = True
     needs_features = False
+    needs_increments = True
     every = 1
 
     def weigh(
@@ -126,18 +139,28 @@ class MirTop:
         return _proportional(torch.zeros_like(scores.increments).index_fill(0, chosen, 1.0))
 
 
+_WITHOUT_FLOOR = (Control.NO_FLOOR, Control.MATCHED_MIR)
+"""Controls that follow the risk whatever alpha is."""
+
+
 @dataclass(frozen=True)
 class SphereSelection:
     """SPHERE, or one of its controls, by a recipe.
 
-    With `unit_mass` the weights are p = w̄ / s_w: replay is as strong as without SPHERE.
+    With `unit_mass` the weights are p = w̄ / s_w: replay is as strong as without SPHERE. Where only
+    landmarks have increments, the kernel carries these to the others first.
     """
 
     recipe: Sphere
     unit_mass: bool = False
+    every: int = 4
     needs_scores = True
     needs_features = True
-    every = 4
+
+    @property
+    def needs_increments(self) -> bool:
+        """Whether the risk has a share in the weights; labels are backed without."""
+        return self.recipe.alpha > 0 or self.recipe.control in _WITHOUT_FLOOR
 
     def weigh(
         self, scores: Scores, running_scale: float | None, generator: torch.Generator
@@ -145,10 +168,11 @@ class SphereSelection:
         """w̄ of `allocate`."""
         if scores.features is None:
             raise ValueError("SPHERE asks the neighbours: score memories with their features")
+        carried = carry(scores, scores.features, self.recipe)
         allocation = allocate(
-            scores.increments,
-            scores.features,
-            self.recipe,
+            carried.increments,
+            carried.features,
+            carried.recipe,
             labels=scores.labels if self.recipe.agreement > 0 else None,
             running_scale=running_scale,
             generator=generator,
@@ -159,6 +183,8 @@ class SphereSelection:
             "eps_s": allocation.eps_s,
             "eps_t": allocation.eps_t,
         }
+        if carried.trust is not None:
+            details["landmark_neighbors"] = carried.trust
         if allocation.backing is not None:
             details |= {
                 "backing": float(allocation.backing.mean()),
@@ -187,14 +213,34 @@ def _proportional(values: Tensor) -> Weighting:
     return Weighting(positive / positive.sum())
 
 
-def _controlled(control: Control | None) -> Callable[[Sphere, int], Selection]:
-    return lambda recipe, top: SphereSelection(replace(recipe, control=control))
+def _controlled(control: Control | None) -> Callable[..., Selection]:
+    def make(recipe: Sphere, top: int, **options: Any) -> Selection:
+        for name in options:
+            if name not in RECIPE_OPTIONS:
+                raise ValueError(unknown("option", name, RECIPE_OPTIONS))
+        return SphereSelection(replace(recipe, control=control, **options))
+
+    return make
 
 
-SELECTIONS: dict[str, Callable[[Sphere, int], Selection]] = {
-    "uniform": lambda recipe, top: Uniform(),
-    "loss": lambda recipe, top: LossProportional(),
-    "mir": lambda recipe, top: MirProportional(),
+def _calibrated(
+    recipe: Sphere, top: int, *, unit_mass: bool = True, **options: Any
+) -> SphereSelection:
+    """With scales of its own: of the recipe it takes the blend alone."""
+    calibrated = Sphere.calibrated(**{"alpha": recipe.alpha, **options})
+    return SphereSelection(calibrated, unit_mass=bool(unit_mass), every=CALIBRATED_EVERY)
+
+
+CALIBRATED_EVERY = 16
+"""Draws between rescorings of the calibrated selection: what backs a label changes slowly."""
+
+RECIPE_OPTIONS = ("agreement", "votes", "strength", "leave_one_out")
+"""Of a recipe, beside what configurations have settings for."""
+
+SELECTIONS: dict[str, type[Selection] | Callable[..., Selection]] = {
+    "uniform": Uniform,
+    "loss": LossProportional,
+    "mir": MirProportional,
     "mir-top": lambda recipe, top: MirTop(top),
     "sphere": _controlled(None),
     "sphere-identity": _controlled(Control.IDENTITY),
@@ -203,16 +249,23 @@ SELECTIONS: dict[str, Callable[[Sphere, int], Selection]] = {
     "sphere-permuted": _controlled(Control.PERMUTED),
     "mir-matched": _controlled(Control.MATCHED_MIR),
     "sphere-no-floor": _controlled(Control.NO_FLOOR),
-    "sphere-calibrated": lambda recipe, top: SphereSelection(Sphere.calibrated(), unit_mass=True),
+    "sphere-calibrated": _calibrated,
 }
-"""Names on the command line. A recipe serves those built on it, `top` those that rank."""
+"""Names on the command line. An entry is a frozen dataclass whose fields are the selection's own
+options, or a function of a recipe, of how many are to be ranked, and of options by name."""
 
-UNLABELLED = tuple(name for name in SELECTIONS if name != "sphere-calibrated")
-"""Those for memories without class numbers: token sequences, groups of programs."""
+UNLABELLED = [name for name in SELECTIONS if name != "sphere-calibrated"]
+"""Those for memories without class numbers, such as groups of programs."""
 
 
-def selection_named(name: str, recipe: Sphere, top: int = MirTop.top) -> Selection:
-    """The selection of a name, on the given recipe."""
+def selection_named(
+    name: str,
+    recipe: Sphere,
+    top: int = MirTop.top,
+    options: Mapping[str, Any] | None = None,
+) -> Selection:
+    """The selection of a name, on the given recipe, with its own options where they are said."""
     if name not in SELECTIONS:
         raise ValueError(unknown("selection", name, SELECTIONS))
-    return SELECTIONS[name](recipe, top)
+    make, options = SELECTIONS[name], options or {}
+    return from_options(make, options) if isinstance(make, type) else make(recipe, top, **options)

@@ -1,24 +1,42 @@
 """What configurations of runs and arguments of trainers say about replay, under the same names."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.errors import ConfigError, unknown
+from sphere_replay.extras import require
 from sphere_replay.memory import Memory
+from sphere_replay.replay.economy import Economy
 from sphere_replay.replay.engine import Engine
-from sphere_replay.replay.selections import SELECTIONS, Selection, selection_named
+from sphere_replay.replay.selections import (
+    SELECTIONS,
+    Selection,
+    SphereSelection,
+    selection_named,
+)
+
+if TYPE_CHECKING:
+    Select = Any  # a name, which is all that the configuration of a run takes, or an object
+else:
+    Select = str  # what parsers of command lines read it as
+
+SCHEDULES = ("published", "economical")
+ECONOMICAL = ("schedule", "landmarks", "age", "longest")
+"""Settings of the economical schedule."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings:
     """Settings of every replay, whatever is replayed."""
 
-    select: str = "sphere"
-    """Name of the selection: how memories are chosen."""
+    select: Select = "sphere"
+    """How memories are chosen: the name of a selection, a selection, or a recipe of SPHERE."""
     capacity: int = 500
     """What the memory holds."""
     replay_batch: int = 32
@@ -29,6 +47,29 @@ class ReplaySettings:
     """Share of the risk-driven weights in the blend with uniform replay."""
     virtual_lr: float | None = None
     """Length of the virtual step (η); None: the optimizer's learning rate."""
+
+    @classmethod
+    def of(cls, given: Self | Mapping[str, Any] | str | Path | None) -> Self:
+        """Settings from a mapping, or from a YAML file that holds one; None: the defaults."""
+        if isinstance(given, cls):
+            return given
+        source = cls.__name__
+        if isinstance(given, str | Path):
+            source = str(given)
+            given = require("yaml", "instruct").safe_load(Path(given).read_text(encoding="utf-8"))
+        if given is None:
+            return cls()
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                f"{source} must be a mapping from names of settings to values, got "
+                f"{type(given).__name__}"
+            )
+        kinds = {entry.name: entry.type for entry in fields(cls)}
+        for name in given:
+            if name not in kinds:
+                raise ConfigError(unknown("replay setting", str(name), kinds))
+        # YAML reads 1e-2, without a dot, as text.
+        return cls(**{name: _number(kinds[name], value) for name, value in given.items()})
 
     @property
     def drawn_from(self) -> dict[str, int]:
@@ -41,13 +82,21 @@ class ReplaySettings:
     ) -> None:
         """Refuse values that no replay can work with; `distinct` draws need enough candidates."""
         names = list(selections)
-        if self.select in SELECTIONS and self.select not in names:
+        if self._asks_labels and "sphere-calibrated" not in names:
             raise ConfigError(
                 f"{self.select} asks neighbours about stored class labels, and these memories have "
                 f"none: choose another selection, such as {names[0]}"
             )
-        if self.select not in names:
-            raise ConfigError(unknown("selection", self.select, names))
+        if isinstance(self.select, str):
+            if self.select not in names:
+                raise ConfigError(unknown("selection", self.select, names))
+        elif isinstance(self.select, type) or not (
+            isinstance(self.select, Sphere) or hasattr(self.select, "weigh")
+        ):
+            raise ConfigError(
+                "select takes the name of a selection, a selection such as MirTop(top=8), or a "
+                f"recipe such as Sphere.instruct(), got {self.select!r}"
+            )
         for name in ("capacity", "replay_batch", "pool"):
             value = getattr(self, name)
             if value is None and name == "pool":
@@ -65,6 +114,35 @@ class ReplaySettings:
                     f"raise {name} or lower replay_batch"
                 )
 
+    def selection_on(self, recipe: Sphere) -> Selection:
+        """The selection, on a recipe for the named ones that are built on one."""
+        if isinstance(self.select, str):
+            try:
+                return selection_named(self.select, recipe, self._ranked, self.of_selection)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"selection {self.select}: {error}") from error
+        if isinstance(self.select, Sphere):
+            return SphereSelection(self.select)
+        selection: Selection = self.select
+        return selection
+
+    @property
+    def of_selection(self) -> Mapping[str, Any]:
+        """The selection's own options, where they are not its defaults."""
+        return {}
+
+    @property
+    def _ranked(self) -> int:
+        """How many increments `mir-top` draws from."""
+        return self.replay_batch
+
+    @property
+    def _asks_labels(self) -> bool:
+        if isinstance(self.select, str):
+            return self.select == "sphere-calibrated"
+        recipe = getattr(self.select, "recipe", self.select)
+        return isinstance(recipe, Sphere) and recipe.agreement > 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledSettings(ReplaySettings):
@@ -78,6 +156,14 @@ class ScheduledSettings(ReplaySettings):
     """Replay at full strength whatever the mass s_w."""
     replacement: bool = False
     """Draw with replacement."""
+    schedule: str = "published"
+    """`published` scores all candidates at every rescoring, `economical` as few as it can."""
+    landmarks: int = Economy.landmarks
+    """Memories that an economical rescoring passes forward twice."""
+    age: int = Economy.age
+    """Replays for which the economical schedule trusts features that training has computed."""
+    longest: int = Economy.longest
+    """Most replays between economical rescorings; the first of a task are `every` apart."""
 
     @property
     def drawn_from(self) -> dict[str, int]:
@@ -93,10 +179,28 @@ class ScheduledSettings(ReplaySettings):
         for name, value in (("every", self.every), ("top", 1 if self.top is None else self.top)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(unknown("schedule", self.schedule, SCHEDULES))
+        try:
+            Economy(self.landmarks, self.age, self.longest)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
-    def selection_on(self, recipe: Sphere) -> Selection:
-        """The selection, on a recipe for those that are built on one."""
-        return selection_named(self.select, recipe, top=self.top or self.replay_batch)
+    @property
+    def economy(self) -> Economy | None:
+        """The numbers of the economical schedule, where it is chosen."""
+        if self.schedule == "published":
+            return None
+        return Economy(self.landmarks, self.age, self.longest)
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Settings that mean nothing here: they are no part of a run's identity."""
+        return ECONOMICAL if self.schedule == "published" else ()
+
+    @property
+    def _ranked(self) -> int:
+        return self.top or self.replay_batch
 
     def engine(self, memory: Memory, recipe: Sphere, generator: torch.Generator) -> Engine:
         """The engine that draws from a memory by these settings."""
@@ -108,4 +212,14 @@ class ScheduledSettings(ReplaySettings):
             pool=self.pool,
             replacement=self.replacement,
             unit_mass=self.unit_mass,
+            economy=self.economy,
         )
+
+
+def _number(kind: object, value: Any) -> Any:
+    if isinstance(value, str) and "float" in str(kind):
+        try:
+            return float(value)
+        except ValueError as error:
+            raise ConfigError(f"{value!r} is not a number") from error
+    return value

@@ -30,10 +30,12 @@ class Weigher:
             return self.latest
         scores = score()
         weighting = self.selection.weigh(scores, self._running_scale, self._generator)
-        details = {**weighting.details, **increment_quantiles(scores.increments)}
+        details = dict(weighting.details)
+        if len(known := scores.known_increments):
+            details |= increment_quantiles(known)
         self._running_scale = weighting.running_scale
-        cost = scores.passes * len(scores)
-        self.latest = replace(weighting, details=details, cost=cost)
+        cost = round(scores.passes * len(scores))
+        self.latest = replace(weighting, details=details, cost=cost, scores=scores)
         return self.latest
 
     def forget(self) -> None:

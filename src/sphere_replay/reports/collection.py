@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.codebase import Code
 from sphere_replay.config import Pair
 from sphere_replay.errors import DataError, UserError
+from sphere_replay.reports.courses import shortened
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.table_runs import TableRun
 from sphere_replay.storage.files import write_atomically
@@ -74,9 +76,16 @@ def to_entries(runs: Iterable[TableRun], out: Path) -> list[dict[str, Any]]:
                 "pair": run.config.pair,
                 "identity": results["identity"],
             }
+            | ({"code": asdict(code)} if (code := folder.made_by) else {})
             | {part: _rounded(results[part]) for part in _PARTS if part in results}
+            | ({"course": course} if (course := shortened(results)) else {})
         )
     return entries
+
+
+def made_by(entries: Iterable[Mapping[str, Any]]) -> list[Code | None]:
+    """The states of this package that made entries of a collection; None where none is named."""
+    return [Code(**entry["code"]) if "code" in entry else None for entry in entries]
 
 
 def from_entries(entries: Iterable[Mapping[str, Any]]) -> list[FinishedRun]:

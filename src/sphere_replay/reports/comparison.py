@@ -40,11 +40,22 @@ def tell(table: Table, runs: Sequence[FinishedRun]) -> str:
     return " ".join(sentences)
 
 
-def draw_comparison(runs: Sequence[FinishedRun], pictures: Path) -> list[Path]:
-    """The figures of finished runs, as files: noisy lift or rewards where there are any."""
+def draw_comparison(
+    runs: Sequence[FinishedRun], pictures: Path, *, kind: str = "png", subject: str = ""
+) -> list[Path]:
+    """The figures of finished runs, as files: noisy lift or rewards where there are any.
+
+    Args:
+        runs: What is drawn.
+        pictures: Folder of the files.
+        kind: `png`, `svg` or `pdf`.
+        subject: What the runs learn, for the titles.
+    """
     figures = {"accuracy-over-stream": accuracy_figure, "forgetting": forgetting_figure}
-    if any("noisy_lift" in run.results["replay"] for run in runs):
+    if any(run.results["replay"].get("noisy_lift") is not None for run in runs):
         figures["noisy-lift"] = lift_figure
     if any("reward" in run.results for run in runs):
         figures["reward-and-accuracy"] = reward_figure
-    return [save(draw(runs), pictures / f"{name}.png") for name, draw in figures.items()]
+    return [
+        save(draw(runs, subject), pictures / f"{name}.{kind}") for name, draw in figures.items()
+    ]

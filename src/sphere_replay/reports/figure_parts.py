@@ -32,8 +32,11 @@ HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#5A5A5A", "#56B4
 GRAY = "0.45"
 """Of what is read last: the numbers of tasks, notes."""
 _MARKERS = "os^DvPXp"
-_PALE = 0.36
-_DARK = (0.0, -0.35, -0.6)
+_VARIANTS = (("--", -0.25), ("-.", -0.45), (":", -0.6))
+"""Line and tone of a host's variants."""
+_THICK, _THIN = 3.4, 1.8
+_BANDS = 3
+"""As many may overlap and stay readable; with more methods the best alone has one."""
 _DPI = 150
 _FILES = {
     "png": ("Software",),
@@ -76,9 +79,10 @@ def panels_of(
 def styles_of(methods: Iterable[str]) -> dict[str, Style]:
     """A style for each method, decided by their order alone.
 
-    A host (`ER`) is pale and dashed; with SPHERE on top (`ER + SPHERE`) the same hue is strong and
-    solid, and further variants of SPHERE are darker. Any other method (`ER + MIR`) has a hue of
-    its own and is dashed. `er/sphere` is read like `er + sphere`.
+    A host (`ER`) is solid; with SPHERE on top (`ER + SPHERE`) the same hue is darker and dashed,
+    and further variants of SPHERE more so. Any other method (`ER + MIR`) has a hue of its own. No
+    method is louder than another: what stands out in a picture is the best. `er/sphere` is read
+    like `er + sphere`.
     """
     hues: dict[str, int] = {}
     variants: dict[str, int] = {}
@@ -88,11 +92,11 @@ def styles_of(methods: Iterable[str]) -> dict[str, Style]:
         sphere = "sphere" in method.lower()
         bare = not sphere and selection in ([], ["uniform"])
         hue = hues.setdefault(host if sphere or bare else method, len(hues))
-        tone, line = (_PALE if bare else 0.0), "--"
+        line, tone = "-", 0.0
         if sphere:
             variant = variants.get(host, 0)
             variants[host] = variant + 1
-            tone, line = _DARK[variant % len(_DARK)], "-" if variant < len(_DARK) else "-."
+            line, tone = _VARIANTS[variant % len(_VARIANTS)]
         marker = _MARKERS[len(styles) % len(_MARKERS)]
         styles[method] = Style(_toned(HUES[hue % len(HUES)], tone), line, marker)
     return styles
@@ -159,17 +163,34 @@ def write_above(axes: "Axes", x: float, text: str, color: str = GRAY) -> None:
     axes.annotate(text, (x, 1.02), xycoords=place, ha="center", color=color, fontsize=9)
 
 
-def draw_line(
-    axes: "Axes", places: "Sequence[float] | Array", rows: "Array", method: str, style: Style
-) -> tuple[float, float]:
-    """The mean of the rows `[seeds, n]` in a method's style, with a band; returns where it ends."""
-    center, spread = rows.mean(0), rows.std(0)
-    axes.plot(places, center, color=style.color, ls=style.line, lw=2.0, label=method)
-    if len(rows) > 1:
-        strength = 0.16 if style.line == "-" else 0.08
-        low, high = center - spread, center + spread
-        axes.fill_between(places, low, high, color=style.color, alpha=strength, lw=0)
-    return float(places[-1]), float(center[-1])
+def draw_lines(
+    axes: "Axes",
+    lines: "Mapping[str, tuple[Sequence[float] | Array, Array]]",
+    styles: Mapping[str, Style],
+) -> dict[str, tuple[float, float]]:
+    """Places and rows `[seeds, n]` of each method as a mean line; returns where the lines end.
+
+    The one that ends highest is thick and in front. Bands are drawn while they can be told apart.
+    """
+    best = highest({method: float(rows.mean(0)[-1]) for method, (_, rows) in lines.items()})
+    ends = {}
+    for method, (places, rows) in lines.items():
+        center, spread, style = rows.mean(0), rows.std(0), styles[method]
+        width, order = (_THICK, 3) if method == best else (_THIN, 2)
+        axes.plot(
+            places, center, color=style.color, ls=style.line, lw=width, label=method, zorder=order
+        )
+        if len(rows) > 1 and (method == best or len(lines) <= _BANDS):
+            low, high = center - spread, center + spread
+            strength = 0.2 if method == best else 0.1
+            axes.fill_between(places, low, high, color=style.color, alpha=strength, lw=0)
+        ends[method] = (float(places[-1]), float(center[-1]))
+    return ends
+
+
+def highest(values: Mapping[str, float]) -> str:
+    """The name with the largest value, the first of several."""
+    return max(values, key=lambda name: values[name])
 
 
 def label_ends(
@@ -177,8 +198,9 @@ def label_ends(
     ends: Mapping[str, tuple[float, float]],
     styles: Mapping[str, Style],
     gap: float,
+    best: str,
 ) -> None:
-    """Write each method's name beside the end of its line."""
+    """Write each method's name beside the end of its line, the best in bold."""
     heights = spread_apart([height for _, height in ends.values()], gap)
     for (method, end), height in zip(ends.items(), heights, strict=True):
         color = styles[method].color
@@ -188,7 +210,7 @@ def label_ends(
             xytext=(1.04, height),
             textcoords=axes.get_yaxis_transform(),
             color=color,
-            fontweight="bold" if styles[method].line == "-" else "normal",
+            fontweight="bold" if method == best else "normal",
             va="center",
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": color, "lw": 0.8, "relpos": (0, 0.5)},
@@ -215,7 +237,14 @@ def seed_count(panels: Panels[T]) -> str:
 def band_sentence(panels: Panels[T], name: str = "Band") -> str:
     """A sentence on the spread over seeds, where there is any."""
     several = any(len(seeds) > 1 for panel in panels.values() for seeds in panel.values())
-    return f" {name}: ± 1 population standard deviation over the seeds." if several else ""
+    crowded = name == "Band" and any(len(panel) > _BANDS for panel in panels.values())
+    whose = " (of the best alone, where there are many)" if crowded else ""
+    return f" {name}: ± 1 population standard deviation over the seeds{whose}." if several else ""
+
+
+def about(subject: str, title: str) -> str:
+    """A title with what it is about in front, where that is said."""
+    return f"{subject}: {title[0].lower()}{title[1:]}" if subject else title
 
 
 def left_out(runs: Sequence[FinishedRun], panels: Panels[T]) -> str:

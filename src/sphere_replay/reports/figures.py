@@ -5,16 +5,18 @@ averaged.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sphere_replay.reports.collection import FinishedRun
+from sphere_replay.reports.courses import Curve, aligned, curve_of, record_in
 from sphere_replay.reports.figure_parts import (
     GRAY,
+    about,
     band_sentence,
-    draw_line,
+    draw_lines,
     explain,
     heading,
+    highest,
     label_ends,
     left_out,
     mark_tasks,
@@ -25,35 +27,17 @@ from sphere_replay.reports.figure_parts import (
     write_above,
 )
 from sphere_replay.reports.statistics import mean, standard_deviation
-from sphere_replay.runs.metrics import (
-    Record,
-    forgetting_of_classes,
-    forgetting_of_tasks,
-    incremental_accuracies,
-)
-from sphere_replay.runs.records import AccuracyRecord, record_of
+from sphere_replay.runs.metrics import forgetting_of_classes, forgetting_of_tasks
+from sphere_replay.runs.records import AccuracyRecord
 from sphere_replay.runs.table import Spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy import float64
-    from numpy.typing import NDArray
-
-    Array = NDArray[float64]
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Anytime accuracies of one run, and the steps at which its tasks ended."""
-
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
-    ends: tuple[int, ...]
-
-
-def accuracy_figure(runs: Sequence[FinishedRun]) -> "Figure":
-    """A panel for each column, a line for each method, a band for its seeds."""
+def accuracy_figure(runs: Sequence[FinishedRun], subject: str = "") -> "Figure":
+    """A panel for each column, a line for each method, the best in front with its band."""
     import numpy as np
 
     panels = panels_of(runs, _curve, "anytime accuracies")
@@ -65,7 +49,7 @@ def accuracy_figure(runs: Sequence[FinishedRun]) -> "Figure":
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
     for empty in grid[len(panels) :]:
         empty.set_axis_off()
-    highest = 0.0
+    top = 0.0
     finals: list[dict[str, tuple[float, float]]] = []
     # The last row may have a place to spare.
     for axes, (column, methods) in zip(grid, panels.items(), strict=False):
@@ -76,33 +60,32 @@ def accuracy_figure(runs: Sequence[FinishedRun]) -> "Figure":
                 "the same stream only, give others a column of their own"
             )
         ends = np.mean([curve.ends for curves in methods.values() for curve in curves], axis=0)
-        finals.append({})
-        for method, curves in methods.items():
-            steps, values = _aligned(curves, ends)
-            finals[-1][method] = draw_line(axes, steps, values, method, styles[method])
-            highest = max(highest, float((values.mean(0) + values.std(0)).max()))
+        lines = {method: aligned(curves, ends) for method, curves in methods.items()}
+        finals.append(draw_lines(axes, lines, styles))
+        top = max(top, *(float((v.mean(0) + v.std(0)).max()) for _, v in lines.values()))
         mark_tasks(axes, [0.0, *ends.tolist()])
         axes.set_title(heading(column), loc="left", pad=20)
         axes.set(xlim=(0, ends[-1]), xlabel="training step")
         axes.tick_params(labelleft=True)
-    top = min(100.0, highest + 2)
+    top = min(100.0, top + 2)
     grid[0].set_ylim(0, top)
     for axes, ends_of_lines in zip(grid, finals, strict=False):
-        label_ends(axes, ends_of_lines, styles, gap=0.062 * top)
+        best = highest({method: height for method, (_, height) in ends_of_lines.items()})
+        label_ends(axes, ends_of_lines, styles, 0.062 * top, best)
     for axes in grid[::columns]:
         axes.set_ylabel(f"accuracy over the {units} seen so far (%)")
     explain(
         figure,
-        f"Each line shows how well a method still knows all {units} seen so far.",
+        about(subject, f"Each line shows how well a method still knows all {units} seen so far."),
         f"Line: mean over {seed_count(panels)}, straight between evaluations; the number is where "
         f"it ends.{band_sentence(panels)} Thin vertical lines: a new task begins (each "
-        "seed's tasks are stretched to their mean length). Solid: with SPHERE; dashed: without."
+        "seed's tasks are stretched to their mean length). Thick: the one that ends highest."
         + left_out(runs, panels),
     )
     return figure
 
 
-def forgetting_figure(runs: Sequence[FinishedRun]) -> "Figure":
+def forgetting_figure(runs: Sequence[FinishedRun], subject: str = "") -> "Figure":
     """A panel for each column, a dot for each class and method, and the mean of each method."""
     panels = panels_of(runs, _forgetting, "accuracies after two tasks or more")
     unit = "class" if _unit(runs) == "classes" else "task"
@@ -149,10 +132,11 @@ def forgetting_figure(runs: Sequence[FinishedRun]) -> "Figure":
         labels.append((axes, finals))
     grid[0].set_ylim(0, max(10.0, grid[0].get_ylim()[1]))
     for axes, finals in labels:
-        label_ends(axes, finals, styles, gap=0.08 * axes.get_ylim()[1])
+        least = highest({method: -height for method, (_, height) in finals.items()})
+        label_ends(axes, finals, styles, 0.08 * axes.get_ylim()[1], least)
     explain(
         figure,
-        f"Each dot shows how much accuracy a {unit} lost from its best to the end.",
+        about(subject, f"Each dot shows how much accuracy a {unit} lost from its best to the end."),
         f"Mean over {seed_count(panels)}. Lost: the best accuracy after any task since the "
         f"{unit} was learned, minus the one after the last task. Orders differ from run to run: a "
         f"place in the stream is averaged, not a {unit} of the dataset. The last task is left "
@@ -161,7 +145,7 @@ def forgetting_figure(runs: Sequence[FinishedRun]) -> "Figure":
     return figure
 
 
-def lift_figure(runs: Sequence[FinishedRun]) -> "Figure":
+def lift_figure(runs: Sequence[FinishedRun], subject: str = "") -> "Figure":
     """A panel for each column, a bar for each method, and a line at the fair share."""
     panels = panels_of(runs, _lift, "replay statistics with mislabelled memories")
     styles = styles_of(run.method for run in runs)
@@ -190,7 +174,10 @@ def lift_figure(runs: Sequence[FinishedRun]) -> "Figure":
     grid[0].set_xlim(0, 1.12 * grid[0].get_xlim()[1])
     explain(
         figure,
-        "Each bar shows how often a method replays mislabelled memories, compared with chance.",
+        about(
+            subject,
+            "Each bar shows how often a method replays mislabelled memories, compared with chance.",
+        ),
         f"Bar: mean over {seed_count(panels)}.{band_sentence(panels, 'Whisker')} At 1, the fair "
         "share, wrong labels are replayed as often as by uniform draws from the same memory; more "
         "means that wrong labels attract replay." + left_out(runs, panels),
@@ -198,56 +185,19 @@ def lift_figure(runs: Sequence[FinishedRun]) -> "Figure":
     return figure
 
 
-def _record(run: FinishedRun) -> Record | None:
-    saved = run.results.get("accuracy")
-    return (
-        record_of(run.results)
-        if saved and (saved.get("after_task") or saved.get("values"))
-        else None
-    )
-
-
 def _unit(runs: Sequence[FinishedRun]) -> str:
     """What accuracies are of."""
-    by_class = any(isinstance(_record(run), AccuracyRecord) for run in runs)
+    by_class = any(isinstance(record_in(run.results), AccuracyRecord) for run in runs)
     return "classes" if by_class else "tasks"
 
 
 def _curve(run: FinishedRun) -> Curve | None:
-    record = _record(run)
-    ends = tuple(run.results.get("task_ends", ()))
-    if record is not None and not isinstance(record, AccuracyRecord):
-        return Curve(ends, tuple(incremental_accuracies(record).tolist()), ends)
-    if record is None or not record.anytime:
-        return None
-    steps, values = zip(*record.anytime, strict=True)
-    if len(ends) != len(record.after_task) or not set(ends) <= set(steps):
-        raise ValueError(
-            f"{run.method}, {run.column}, seed {run.pair}: its task_ends {list(ends)} should be "
-            f"the last steps of {len(record.after_task)} tasks, each with an anytime accuracy; its "
-            "results are incomplete or of an older version, remove its folder and run it again"
-        )
-    return Curve(steps, values, ends)
-
-
-def _aligned(curves: Sequence[Curve], ends: "Array") -> "tuple[Array, Array]":
-    """Steps `[n]` and accuracies in percent `[seeds, n]`, with the tasks ending at `ends`.
-
-    Label noise makes a task a little longer or shorter from seed to seed. Stretched to common
-    lengths, the fall after a boundary is averaged with the falls of the other seeds.
-    """
-    import numpy as np
-
-    places = [np.interp(c.steps, (0, *c.ends), (0, *ends)).round(6) for c in curves]
-    steps = np.unique(np.concatenate(places))
-    steps = steps[steps >= max(place[0] for place in places)]  # from where all have been evaluated
-    rows = [np.interp(steps, p, c.values) for p, c in zip(places, curves, strict=True)]
-    return steps, 100 * np.stack(rows)
+    return curve_of(run.results, f"{run.method}, {run.column}, seed {run.pair}")
 
 
 def _forgetting(run: FinishedRun) -> list[tuple[int, float]] | None:
     """(task, forgetting) of all but what the last task brought, in the order of the stream."""
-    record = _record(run)
+    record = record_in(run.results)
     if record is not None and not isinstance(record, AccuracyRecord):
         return list(enumerate(forgetting_of_tasks(record).tolist())) or None
     if record is None or len(record.after_task) < 2:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sphere_replay.errors import UsageError
 from sphere_replay.reports.figure_parts import GRAY, HUES, new_figure, save
+from sphere_replay.reports.render import gain_text
 from sphere_replay.reports.tables import Cell
 from sphere_replay.runs.table import Table
 
@@ -14,11 +15,12 @@ _LOSES, _OPEN, _GAINS = HUES[1], GRAY, HUES[0]
 
 
 def draw_forest(table: Table, cells: Sequence[Cell], path: Path) -> Path:
-    """A line for every paired gain of the table's first measure, column by column.
+    """A line for every paired gain of the table's first measure that has any, column by column.
 
     Blue intervals lie above zero, orange ones below; gray ones do not tell.
     """
-    metric = table.measures[0]
+    known = {cell.metric for cell in cells if cell.ci95 is not None}
+    metric = next((each for each in table.measures if each.name in known), table.measures[0])
     gains = [cell for cell in cells if cell.metric == metric.name and cell.ci95 is not None]
     if not gains:
         raise UsageError(
@@ -43,7 +45,9 @@ def draw_forest(table: Table, cells: Sequence[Cell], path: Path) -> Path:
             color = _GAINS if low > 0 else _LOSES if high < 0 else _OPEN
             axes.plot([low, high], [place, place], color=color, linewidth=2.5)
             axes.plot([cell.paired_gain], [place], "o", color=color)
-            text = f"{cell.paired_gain:+.1f} [{low:+.1f}, {high:+.1f}]"
+            # Rounded first, and then without the sign of zero.
+            gain, *ends = (round(number, 1) + 0.0 for number in (cell.paired_gain, low, high))
+            text = gain_text(gain, (ends[0], ends[1]), 1)
             axes.annotate(
                 text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=9
             )
@@ -59,7 +63,7 @@ def draw_forest(table: Table, cells: Sequence[Cell], path: Path) -> Path:
     seeds = sorted({cell.seeds for cell in gains})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     axes.set_xlabel(
-        f"paired gain in {metric.definition.title.lower()} (points), 95% interval, {count} seeds"
+        f"paired gain in {metric.definition.title} (points), 95% interval, {count} seeds"
     )
     axes.set_title(table.title, loc="left", fontsize=11)
     return save(figure, path)

@@ -143,7 +143,7 @@ def _counts(cells: Sequence[Cell]) -> set[int]:
     return {cell.seeds for cell in cells if cell.seeds}
 
 
-def _shown(table: Table, cells: Sequence[Cell]) -> tuple[list[str], list[str]]:
+def shown_places(table: Table, cells: Sequence[Cell]) -> tuple[list[str], list[str]]:
     """Methods and columns that some run has filled; all, if there is none."""
 
     def filled(names: Iterable[str], found: set[str]) -> list[str]:
@@ -157,7 +157,7 @@ def _shown(table: Table, cells: Sequence[Cell]) -> tuple[list[str], list[str]]:
 
 def _absences(table: Table, cells: Sequence[Cell]) -> list[str]:
     """What is not shown."""
-    methods, columns = _shown(table, cells)
+    methods, columns = shown_places(table, cells)
     absent = {
         "Rows": [name for name in table.methods if name not in methods],
         "Columns": [name for name in table.columns if name not in columns],
@@ -168,7 +168,7 @@ def _absences(table: Table, cells: Sequence[Cell]) -> list[str]:
 def _grid(table: Table, cells: Sequence[Cell], passes: MethodPasses) -> Grid:
     found = {(cell.method, cell.column, cell.metric): cell for cell in cells}
     uneven = len(_counts(cells)) > 1
-    methods, columns = _shown(table, cells)
+    methods, columns = shown_places(table, cells)
     grid: Grid = [[["Method"]]]
     for column in columns:
         for measure in table.measures:

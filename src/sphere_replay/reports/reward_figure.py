@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from sphere_replay.reports.collection import FinishedRun
 from sphere_replay.reports.figure_parts import (
+    about,
     band_sentence,
-    draw_line,
+    draw_lines,
     explain,
+    highest,
     label_ends,
     left_out,
     mark_tasks,
@@ -37,7 +39,7 @@ class Course:
     """Updates after which the stages end."""
 
 
-def reward_figure(runs: Sequence[FinishedRun]) -> "Figure":
+def reward_figure(runs: Sequence[FinishedRun], subject: str = "") -> "Figure":
     """Two panels for each column: reward by update on the left, accuracy by stage on the right."""
     import numpy as np
 
@@ -53,14 +55,14 @@ def reward_figure(runs: Sequence[FinishedRun]) -> "Figure":
                 "comparable on the same stream only, give others a column of their own"
             )
         ends = schedules.pop()
-        at_stages: dict[str, tuple[float, float]] = {}
+        rewards, accuracies = {}, {}
         for method, courses in methods.items():
-            rewards = 100 * np.array([smoothed(course.rewards) for course in courses])
-            draw_line(left, range(1, ends[-1] + 1), rewards, method, styles[method])
-            accuracies = 100 * np.array([course.accuracies for course in courses])
-            at_stages[method] = draw_line(
-                right, range(len(ends) + 1), accuracies, method, styles[method]
-            )
+            smooth = 100 * np.array([smoothed(course.rewards) for course in courses])
+            rewards[method] = (range(1, ends[-1] + 1), smooth)
+            reached = 100 * np.array([course.accuracies for course in courses])
+            accuracies[method] = (range(len(ends) + 1), reached)
+        draw_lines(left, rewards, styles)
+        at_stages = draw_lines(right, accuracies, styles)
         mark_tasks(left, [0.0, *map(float, ends)])
         left.set(xlim=(0, ends[-1]), xlabel="update", ylabel="visible reward (%)")
         left.set_title(column, loc="left", pad=20)
@@ -68,11 +70,15 @@ def reward_figure(runs: Sequence[FinishedRun]) -> "Figure":
         right.set(xlim=(0, len(ends)), xlabel="after stage")
         right.set_ylabel("full-suite accuracy over all stages (%)")
         low, high = right.get_ylim()
-        label_ends(right, at_stages, styles, gap=0.062 * (high - low))
+        best = highest({method: height for method, (_, height) in at_stages.items()})
+        label_ends(right, at_stages, styles, 0.062 * (high - low), best)
     explain(
         figure,
-        "Left: programs that pass the visible test while they are learned from. Right: greedy "
-        "programs that pass every test.",
+        about(
+            subject,
+            "Left: programs that pass the visible test while they are learned from. Right: greedy "
+            "programs that pass every test.",
+        ),
         f"Line: mean over {seed_count(panels)}.{band_sentence(panels)} Rewards are those of the "
         f"current problems, averaged over {WINDOW} updates; a stage that has just begun pulls them "
         "down. Accuracy is the mean over all stages, those still to come included."

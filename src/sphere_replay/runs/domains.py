@@ -5,7 +5,7 @@ and know nothing else of it. Its jobs need an extra of their own and are loaded 
 """
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,7 +40,10 @@ class Domain:
     name: str
     extra: str
     """The extra of the package that its jobs need."""
-    presets: tuple[str, ...]
+    names: Callable[[], list[str]]
+    """Of its presets."""
+    config: type[RunConfig]
+    """Of its runs."""
     resolve: Callable[..., RunConfig]
     """Preset and settings to a full configuration."""
     provenance: Callable[[Any, str], str]
@@ -50,6 +53,11 @@ class Domain:
     tables: tuple[Table, ...] = ()
     options: tuple[Option, ...] = ()
     """Settings that not every domain has; the help says nothing of the domain."""
+
+    @property
+    def presets(self) -> tuple[str, ...]:
+        """Their names, with those that plug-ins have brought."""
+        return tuple(self.names())
 
     def make_job(
         self, config: RunConfig, data: Path | None, out: Path, progress: bool
@@ -67,6 +75,10 @@ class Domain:
                 config, data, out, progress
             )
         return job
+
+
+PLUGGED: dict[str, Table] = {}
+"""Tables that plug-ins have brought."""
 
 
 @cache
@@ -94,6 +106,14 @@ def resolve(preset: str, **settings: Any) -> RunConfig:
     return domain_of(preset).resolve(preset, **settings)
 
 
+def saved_config(saved: Mapping[str, Any]) -> RunConfig:
+    """The configuration in a run's `config.json`, of whichever domain it is."""
+    for each in domains():
+        if each.config.needs() <= set(saved):
+            return each.config.from_dict(saved)
+    raise ConfigError("this is no configuration of a run: its settings are those of no domain")
+
+
 def all_presets() -> list[str]:
     """The presets of every domain."""
     return [preset for each in domains() for preset in each.presets]
@@ -109,8 +129,8 @@ def options() -> dict[str, tuple[Option, list[str]]]:
 
 
 def tables() -> dict[str, Table]:
-    """The tables of every domain by name."""
-    return {table.name: table for each in domains() for table in each.tables}
+    """The tables of every domain and of plug-ins by name."""
+    return {table.name: table for each in domains() for table in each.tables} | PLUGGED
 
 
 def table_named(name: str, *, small: bool = False) -> Table:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from sphere_replay import __version__
+from sphere_replay.codebase import Code, this_code
 from sphere_replay.errors import UserError
 from sphere_replay.storage.files import canonical_json, plain, read_json, write_atomically
 
@@ -39,11 +39,17 @@ def identity(config: Mapping[str, object]) -> str:
 
 
 def describe_environment(seed: int, data: Mapping[str, str]) -> dict[str, Any]:
-    """The manifest of a run: versions, platform, seed, and a checksum for each part of the data."""
+    """The manifest of a run: versions, code, platform, seed, a checksum for each part of the data.
+
+    Plug-ins are in the identity, by digests of the parts that a run takes from them.
+    """
+    code = this_code()
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "sphere_replay": __version__,
+        "sphere_replay": code.version,
+        "commit": code.commit,
+        "code": code.digest,
         "platform": platform.platform(),
         "seed": seed,
         "data": dict(data),
@@ -77,6 +83,13 @@ class RunFolder:
     def manifest(self) -> dict[str, Any]:
         """What the run began on."""
         return read_json(self.path / "manifest.json")
+
+    @property
+    def made_by(self) -> Code | None:
+        """The state of this package that the run began with; None if nobody has written it down."""
+        if not (self.path / "manifest.json").is_file():
+            return None
+        return Code.of_manifest(self.manifest)
 
     @property
     def results(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -71,6 +72,15 @@ class LoopingJob(Job, Protocol):
 
     def run(self, first_step: int, after_step: AfterStep) -> None:
         """Take all steps from the given one on; an exception of `after_step` ends the loop."""
+        ...
+
+
+@runtime_checkable
+class RecordedJob(Protocol):
+    """A job some of whose rescorings can be kept, see `runs.recording`."""
+
+    def record(self, folder: Path, moments: int) -> None:
+        """Keep so many from now on; neither state nor results may depend on it."""
         ...
 
 

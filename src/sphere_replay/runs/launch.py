@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from sphere_replay.config import RunConfig
+from sphere_replay.errors import UsageError
 from sphere_replay.runs.domains import domain
 from sphere_replay.runs.folder import RunFolder, identity
+from sphere_replay.runs.job import LoopingJob, RecordedJob, SteppedJob
 from sphere_replay.runs.metrics import measure
+from sphere_replay.runs.recording import FOLDER
 from sphere_replay.runs.records import record_of
 from sphere_replay.runs.runner import Report, run_job
 
@@ -24,11 +27,25 @@ def run_config(
     checkpoint_every: int = 500,
     report: Report | None = None,
     progress: bool = False,
+    record: int = 0,
 ) -> dict[str, Any]:
-    """Run a configuration, or finish it, or return what it gave when it was run before."""
+    """Run a configuration, or finish it, or return what it gave when it was run before.
+
+    So many rescorings as `record` says are kept in its folder, see `runs.recording`.
+    """
+    folder = run_folder(config, out)
+
+    def make_job() -> SteppedJob | LoopingJob:
+        job = domain(config.DOMAIN).make_job(config, data, out, progress)
+        if record and not isinstance(job, RecordedJob):
+            raise UsageError(f"runs of {config.DOMAIN} are not recorded: leave out --record")
+        if record and isinstance(job, RecordedJob):
+            job.record(folder.path / FOLDER, record)
+        return job
+
     return run_job(
-        lambda: domain(config.DOMAIN).make_job(config, data, out, progress),
-        run_folder(config, out),
+        make_job,
+        folder,
         config.to_dict(),
         seed=config.seed,
         checkpoint_every=checkpoint_every,

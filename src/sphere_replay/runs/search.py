@@ -4,19 +4,21 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sphere_replay.config import RunConfig
 from sphere_replay.runs.launch import run_folder
+from sphere_replay.runs.metrics import METRICS
 from sphere_replay.runs.runner import Report
+from sphere_replay.runs.settings import spelled_out, with_settings
 from sphere_replay.runs.sweep import sweep
 
 
 @dataclass(frozen=True)
 class GridPoint:
-    """A point of the grid and what it gained over alpha = 0."""
+    """A point of the grid and what it gained over the control."""
 
     settings: Mapping[str, Any]
     gain: float
@@ -29,31 +31,38 @@ class GridPoint:
 
 def search(
     base: RunConfig,
+    control: RunConfig,
     grid: Mapping[str, Sequence[Any]],
     seeds: Iterable[int],
     out: Path,
     *,
+    metric: str = "class_il",
     data: Path | None = None,
     workers: int = 1,
     report: Report | None = None,
 ) -> list[GridPoint]:
-    """Every point of the grid, best first."""
+    """Every point of the grid, best first: `base` with its settings, compared with `control`."""
     seeds = list(seeds)
     points: list[dict[str, Any]] = [
         dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
     ]
-    controls = [replace(base, alpha=0.0, seed=seed) for seed in seeds]
-    treated = [[replace(base, **point, seed=seed) for seed in seeds] for point in points]
+    controls = _on_seeds(control, seeds)
+    treated = [_on_seeds(with_settings(base, spelled_out(point)), seeds) for point in points]
     configs = [*controls, *itertools.chain.from_iterable(treated)]
+
+    def reached(config: RunConfig) -> float:
+        return float(run_folder(config, out).results["metrics"][metric])
+
     sweep(configs, out, data=data, workers=workers, report=report, strict=True)
-    reached = [_accuracy(config, out) for config in controls]
     ranking = []
     for point, runs in zip(points, treated, strict=True):
-        gains = [_accuracy(run, out) - control for run, control in zip(runs, reached, strict=True)]
+        gains = [reached(run) - reached(plain) for run, plain in zip(runs, controls, strict=True)]
+        if not METRICS[metric].higher_is_better:
+            gains = [-gain for gain in gains]
         spread = statistics.stdev(gains) if len(gains) > 1 else 0.0
         ranking.append(GridPoint(point, statistics.mean(gains), spread / math.sqrt(len(gains))))
     return sorted(ranking, key=lambda point: -point.gain)
 
 
-def _accuracy(config: RunConfig, out: Path) -> float:
-    return float(run_folder(config, out).results["metrics"]["class_il"])
+def _on_seeds(config: RunConfig, seeds: Iterable[int]) -> list[RunConfig]:
+    return [with_settings(config, {"seed": seed}) for seed in seeds]

@@ -12,6 +12,7 @@ from typing import Literal
 
 from sphere_replay.config import RunConfig
 from sphere_replay.errors import Interrupted, UsageError
+from sphere_replay.plugging import Plugin, PluginError, load_again, loaded
 from sphere_replay.runs.launch import run_config, run_folder
 from sphere_replay.runs.runner import Report
 
@@ -36,8 +37,11 @@ def sweep(
     workers: int = 1,
     report: Report | None = None,
     strict: bool = False,
+    record: int = 0,
 ) -> list[Outcome]:
     """Run every configuration; one that fails stops nobody else, unless it is `strict`.
+
+    So many rescorings as `record` says are kept of each, see `runs.recording`.
 
     Workers are fresh processes. Interrupted, the sweep goes on where it was when it is called
     again: each run resumes from its own checkpoint.
@@ -60,7 +64,7 @@ def sweep(
         else:
             waiting.append(config)
     attempts = _in_turn if workers == 1 else _side_by_side
-    for outcome in attempts(waiting, out, data, workers):
+    for outcome in attempts(waiting, out, data, workers, record):
         if outcome.status == "interrupted":
             raise Interrupted(f"stopped with {len(configs) - len(outcomes)} runs to go")
         done(outcome)
@@ -68,18 +72,20 @@ def sweep(
 
 
 def _in_turn(
-    configs: list[RunConfig], out: Path, data: Path | None, workers: int
+    configs: list[RunConfig], out: Path, data: Path | None, workers: int, record: int
 ) -> Iterator[Outcome]:
     for config in configs:
-        yield _attempt(config, out, data)
+        yield _attempt(config, out, data, record)
 
 
 def _side_by_side(
-    configs: list[RunConfig], out: Path, data: Path | None, workers: int
+    configs: list[RunConfig], out: Path, data: Path | None, workers: int, record: int
 ) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
-        futures = {pool.submit(_attempt, config, out, data): config for config in configs}
+        futures = {
+            pool.submit(_attempt, config, out, data, record, loaded()): config for config in configs
+        }
         try:
             for future in as_completed(futures):
                 try:
@@ -104,10 +110,21 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _attempt(config: RunConfig, out: Path, data: Path | None) -> Outcome:
+def _attempt(
+    config: RunConfig,
+    out: Path,
+    data: Path | None,
+    record: int,
+    plugins: tuple[Plugin, ...] = (),
+) -> Outcome:
+    """Run a configuration, in a process that may not know of plug-ins yet."""
+    try:
+        load_again(plugins)
+    except PluginError as error:  # without it, not even the run's folder is known
+        return Outcome(config, "failed", str(error))
     folder = run_folder(config, out)
     try:
-        run_config(config, out, data=data)
+        run_config(config, out, data=data, record=record)
     except (Interrupted, KeyboardInterrupt):
         return Outcome(config, "interrupted")
     except Exception as error:

@@ -116,6 +116,10 @@ class Table:
     """Of the tasks, if there are several: a run is then an (order, seed) pair."""
     paper_preset: str | None = None
     """Of the published values; None: the preset above."""
+    seeds: tuple[int, ...] | None = None
+    """Those of its runs; None: evaluation seeds, as many as are asked for."""
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Values of settings that a search of its methods tries."""
 
     def __post_init__(self) -> None:
         methods = self.methods
@@ -189,12 +193,3 @@ def by_cell(measures: Iterable[Measure], texts: Mapping[tuple[str, str], str]) -
                 mean, _, sd = value.partition("/")
                 values[method, column, name] = Published(float(mean), float(sd) if sd else None)
     return values
-
-
-def by_row(measure: Measure, columns: Iterable[str], rows: Mapping[str, str]) -> PublishedCells:
-    """The same for tables of one measure, by method, in the order of the columns."""
-    texts = {}
-    for method, text in rows.items():
-        for column, value in zip(columns, text.split(), strict=True):
-            texts[method, column] = value
-    return by_cell([measure], texts)

@@ -1,11 +1,12 @@
 """The runs that fill a table: one for each row, column and seed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sphere_replay.config import RunConfig
 from sphere_replay.runs.domains import resolve
+from sphere_replay.runs.settings import merged
 from sphere_replay.runs.table import Table
 
 EVALUATION_SEEDS = range(1000)
@@ -41,7 +42,7 @@ def runs_of(
                 table.preset,
                 host=row.host,
                 select=row.select,
-                **_merged(_numbered(table, number), table.settings, row.settings, chosen, settings),
+                **merged(_numbered(table, number), table.settings, row.settings, chosen, settings),
             ),
         )
         for number in seeds
@@ -52,14 +53,11 @@ def runs_of(
     ]
 
 
-def _merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings, later ones first; dictionaries among them, such as options, are merged as well."""
-    merged: dict[str, Any] = {}
-    for part in parts:
-        for name, value in part.items():
-            nested = isinstance(value, dict) and name in merged
-            merged[name] = {**merged[name], **value} if nested else value
-    return merged
+def seeds_of(table: Table, count: int | None = None, *, development: bool = False) -> Sequence[int]:
+    """Seeds of a table's runs: its own, or evaluation or development seeds; the first so many."""
+    if table.seeds is not None and not development:
+        return table.seeds[:count]
+    return (DEVELOPMENT_SEEDS if development else EVALUATION_SEEDS)[:count]
 
 
 def _numbered(table: Table, number: int) -> dict[str, Any]:

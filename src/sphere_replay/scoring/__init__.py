@@ -14,6 +14,7 @@ from sphere_replay.scoring.score import (
     score,
     score_batches,
 )
+from sphere_replay.scoring.sharding import is_sharded, resharded
 from sphere_replay.scoring.virtual import virtual_step
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "NonFiniteError",
     "Scores",
     "cross_entropy_per_example",
+    "is_sharded",
+    "resharded",
     "score",
     "score_batches",
     "virtual_step",

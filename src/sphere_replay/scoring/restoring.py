@@ -70,15 +70,14 @@ def own_storage(parameters: Sequence[nn.Parameter]) -> bool:
     """
     places = set()
     for parameter in parameters:
-        storage = parameter.untyped_storage()
-        places.add(storage.data_ptr())
         if (
             type(parameter) is not nn.Parameter
             or not parameter.is_cpu
             or parameter.layout != torch.strided
-            or storage.nbytes() != parameter.nbytes
+            or parameter.untyped_storage().nbytes() != parameter.nbytes
         ):
             return False
+        places.add(parameter.untyped_storage().data_ptr())
     return len(places) == len(parameters)
 
 

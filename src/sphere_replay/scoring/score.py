@@ -1,4 +1,7 @@
-"""Loss increments δ_i = ℓ(z_i; θ^v) - ℓ(z_i; θ) of stored examples: two forwards, nothing more."""
+"""Loss increments δ_i = ℓ(z_i; θ^v) - ℓ(z_i; θ) of stored examples: two forwards, nothing more.
+
+One forward, and no virtual step, where only losses and features are wanted.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,18 +39,25 @@ class Scores:
     """What an allocation needs to know of m stored examples; detached from any graph."""
 
     increments: Tensor
-    """δ `[m]`: loss after the virtual step minus loss before."""
+    """δ `[m]`: loss after the virtual step minus loss before; zero where it is not known."""
     losses: Tensor
-    """`[m]`: loss before the virtual step."""
+    """`[m]`: loss before the virtual step; NaN where nobody has computed it."""
     features: Tensor | None = None
     """h `[m, d]`: representation before the virtual step; None where nobody asked for it."""
     labels: Tensor | None = None
     """int64 `[m]`: stored class numbers, where the targets are such."""
-    passes: int = 2
-    """Forward passes that each example took."""
+    landmarks: Tensor | None = None
+    """int64 `[n]`: the examples whose increments are known, if not all are."""
+    passes: float = 2
+    """Forward passes that an example took, on average."""
 
     def __len__(self) -> int:
         return len(self.losses)
+
+    @property
+    def known_increments(self) -> Tensor:
+        """Those of the landmarks, or of all."""
+        return self.increments if self.landmarks is None else self.increments[self.landmarks]
 
 
 class NonFiniteError(ValueError):
@@ -76,6 +86,7 @@ def score(
     mode: Literal["eval", "train"] = "eval",
     chunk: int | None = None,
     prepare: Callable[[Tensor], Tensor] | None = None,
+    increments: bool = True,
 ) -> Scores:
     """How the loss of each stored example would change after the next update.
 
@@ -101,15 +112,17 @@ def score(
         chunk: Examples at a time. None: a size that suits the forward in eval mode, the whole set
             at once in train mode.
         prepare: Turns a chunk of stored inputs into model inputs (to float, to the device).
+        increments: False for losses and features alone: one forward, no step, and no gradient
+            needed.
 
     Raises:
-        RuntimeError: if no parameter has a gradient.
+        RuntimeError: if no parameter has a gradient to follow.
         ValueError: for inputs that do not match, or a loss or feature that is not finite, naming
             the slot.
     """
     count = _checked_count(inputs, targets, mode, chunk)
-    step = VirtualStep(model, lr, optimizer, grad_scale)
-    forward = forward or _own_forward(model, mode, step.device)
+    step = VirtualStep(model, lr, optimizer, grad_scale) if increments else None
+    forward = forward or _own_forward(model, mode, _device(model, step))
     refresh = forward.refresh if isinstance(forward, FoldedForward) else None
     if chunk is None and mode == "train":
         chunk = count
@@ -141,6 +154,7 @@ def score_batches(
     optimizer: torch.optim.Optimizer | None = None,
     grad_scale: float = 1.0,
     mode: Literal["eval", "train"] = "eval",
+    increments: bool = True,
 ) -> Scores:
     """`score` for inputs that are no plain tensor, such as sentences of different lengths.
 
@@ -150,33 +164,39 @@ def score_batches(
     """
     if len(batches) == 0:
         raise ValueError("there is nothing to score: pass at least one batch")
-    return _score(model, VirtualStep(model, lr, optimizer, grad_scale), batches, evaluate, mode)
+    step = VirtualStep(model, lr, optimizer, grad_scale) if increments else None
+    return _score(model, step, batches, evaluate, mode)
 
 
 def _score(
     model: nn.Module,
-    step: VirtualStep,
+    step: VirtualStep | None,
     batches: Sequence[Batch],
     evaluate: Callable[[Batch], Evaluated],
     mode: Literal["eval", "train"],
     refresh: Callable[[], None] | None = None,
 ) -> Scores:
-    """Two passes over the batches; `refresh` is told whenever the parameters have moved."""
+    """Two passes over the batches, or one; `refresh` is told whenever the parameters have moved."""
     with torch.no_grad(), modules_restored(model, training=mode == "train"):
         # In train mode the first forward leaves statistics behind that the second must not see.
         fresh = modules_restored(model) if mode == "train" else nullcontext()
-        with random_state_restored(step.device) as rewind:
+        with random_state_restored(_device(model, step)) as rewind:
             with fresh:
                 features, losses = _pass(batches, evaluate, refresh)
-            rewind()
-            with step.taken():
-                _, after = _pass(batches, evaluate, refresh)
+            after = losses
+            if step is not None:
+                rewind()
+                with step.taken():
+                    _, after = _pass(batches, evaluate, refresh)
     increments = after - losses
     if not _all_finite(increments, features):
         _check_losses(losses, "before", "the model and the stored input")
         _check_losses(after, "after", "the stream gradient, or take a smaller lr")
         if features is not None:
             check_features(features)
+    if step is None:
+        nobody = torch.empty(0, dtype=torch.int64, device=losses.device)
+        return Scores(increments, losses, features, landmarks=nobody, passes=1)
     return Scores(increments, losses, features)
 
 
@@ -197,6 +217,10 @@ def _pass(
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _device(model: nn.Module, step: VirtualStep | None) -> torch.device:
+    return next(model.parameters()).device if step is None else step.device
 
 
 def _own_forward(model: nn.Module, mode: str, device: torch.device) -> Forward:

@@ -18,6 +18,7 @@ from sphere_replay.scoring.restoring import (
     values_restored,
     writing,
 )
+from sphere_replay.scoring.sharding import local_parts, resharded
 
 
 @contextmanager
@@ -67,7 +68,8 @@ class VirtualStep:
             raise ValueError("a virtual step needs a length: pass lr, or the optimizer to follow")
         if lr is not None and not (lr >= 0 and math.isfinite(lr)):
             raise ValueError(f"lr must be finite and not negative, got {lr}")
-        parameters = parameters_of(model)
+        with resharded(model):
+            parameters = parameters_of(model)
         moving = _ready(parameters)
         if not moving:
             raise RuntimeError(
@@ -85,6 +87,7 @@ class VirtualStep:
                 )
             known = _identities(parameters)
             parameters += [p for p in held if id(p) not in known]
+        self._model = model
         self._lr = lr
         self._grad_scale = grad_scale
         self._optimizer = optimizer
@@ -100,9 +103,10 @@ class VirtualStep:
         length = -(self._lr or 0.0) / self._grad_scale
         # An optimizer steps on every parameter it holds that has a gradient, also on a frozen one
         # with a gradient left over: put all gradients aside and hand out those to follow.
-        with gradients_aside(self._parameters):
+        with gradients_aside(self._parameters), resharded(self._model):
             if self._optimizer is not None:
-                with optimizer_restored(self._optimizer), values_restored(self._moving):
+                parts = local_parts(self._moving)
+                with optimizer_restored(self._optimizer), values_restored(parts):
                     with writing():
                         self._update(self._optimizer)
                     forget_casts()
@@ -113,9 +117,10 @@ class VirtualStep:
                 with replaced(self._moving, moved):
                     yield
             else:
-                with values_restored(self._moving):
+                parts = local_parts(self._moving)
+                with values_restored(parts):
                     with writing():
-                        torch._foreach_add_(tuple(self._moving), gradients, alpha=length)
+                        torch._foreach_add_(parts, local_parts(gradients), alpha=length)
                     forget_casts()
                     yield
 

@@ -39,6 +39,7 @@ def build_host(config: VisionConfig, shape: tuple[int, int, int] | None = None) 
         options=config.options,
         tasks=config.num_tasks,
         geometry=views.prepare if config.geometry == ComparedBy.ENCODER else None,
+        optimizer=config.stream_optimizer,
     )
     return HOSTS[config.host](parts)
 
@@ -46,7 +47,7 @@ def build_host(config: VisionConfig, shape: tuple[int, int, int] | None = None) 
 def _network(config: VisionConfig, shape: tuple[int, int, int]) -> Classifier:
     """The first weights are drawn on the CPU: they are the same on every device."""
     source = generator_for(config.seed, "initialization")
-    if config.encoder:
+    if config.encoder and not config.network:
         classes = dataset_spec(config.dataset).num_classes
         with globally_seeded(source):
             network: Classifier = FeatureMLP(
@@ -59,6 +60,9 @@ def _network(config: VisionConfig, shape: tuple[int, int, int]) -> Classifier:
             head=config.head,
             width=config.width,
             initialization=config.initialization,
+            network=config.network,
+            options=config.network_options,
+            shape=shape,
         )
     network.autocast = config.autocast
     if config.channels_last:

@@ -1,19 +1,21 @@
 """Everything that decides a vision run, as one flat value; its JSON form is the run's identity."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from inspect import signature
+from typing import Any, ClassVar, cast
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.allocation.scales import FLOORS
-from sphere_replay.config import RunConfig, described, one_of
+from sphere_replay.config import RunConfig, described, from_options, one_of
 from sphere_replay.errors import ConfigError
-from sphere_replay.hosts import HOSTS
+from sphere_replay.hosts import HOSTS, OPTIMIZERS
 from sphere_replay.hosts.host import Views
+from sphere_replay.hosts.optimizers import StreamOptimizer
 from sphere_replay.memory import ADMISSIONS
-from sphere_replay.replay import ScheduledSettings, Selection, SphereSelection
-from sphere_replay.vision.encoders import check_encoder
-from sphere_replay.vision.models import NETWORK, Head, Initialization
+from sphere_replay.replay import SELECTIONS, ScheduledSettings
+from sphere_replay.vision.encoders import ENCODERS, check_encoder
+from sphere_replay.vision.models import NETWORK, NETWORKS, Head, Initialization, default_network
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind
 from sphere_replay.vision.specs import dataset_spec
 from sphere_replay.vision.stream import SplitBy
@@ -26,8 +28,6 @@ BALANCED_ADMISSIONS = ("class-balanced", "greedy-balanced")
 OWN_ADMISSIONS = {"purity-diversity": "puridiver", "asymmetric-balanced": "abs"}
 """Policies that need what only one host tells them."""
 DEVICES = ("cpu", "cuda")
-CALIBRATED = ("sphere-calibrated",)
-"""Selections with a recipe of their own, which `calibration` may change."""
 NARROWEST_CHANNELS_LAST = 8
 """Below it torch's CPU kernels for this format write past their buffers on processors without
 AVX-512: the process aborts, or worse, goes on."""
@@ -58,6 +58,10 @@ class VisionConfig(ScheduledSettings, RunConfig):
     """Which label decides the task of a training example."""
     limit: int | None = None
     """Use this many examples of the stream, from all tasks alike."""
+    network: str = ""
+    """Name of the network; empty: ResNet-18 for color, else the MLP."""
+    network_options: dict[str, Any] = field(default_factory=dict)
+    """The network's own, where they are not its defaults."""
     width: int = 64
     """Channels of the ResNet's first stage."""
     head: str = "linear"
@@ -75,17 +79,20 @@ class VisionConfig(ScheduledSettings, RunConfig):
     """Stream examples in an update."""
     drop_last: bool = False
     """Leave out the last batch of a task if it is smaller than the others."""
+    optimizer: str = "sgd"
+    """What is learned from the stream with; a fit to the memory has its own."""
+    optimizer_options: dict[str, Any] = field(default_factory=dict)
+    """The optimizer's constants; those that are not given get their defaults."""
     lr: float = 0.1
     virtual_lr: float | None = 0.1
-    """Length of the virtual step (η)."""
+    """Length of the virtual step (η): θ - η g for SGD, else the optimizer's own with that rate."""
     k_s: int = 5
     k_t: int = 25
     t_frac: float = 0.5
     threads: int = 1
     """CPU threads; sums are split by them, so results depend on it in the last digits."""
-    calibration: dict[str, Any] = field(default_factory=dict)
-    """What `sphere-calibrated` has otherwise than `Sphere.calibrated()`, by name; and `unit_mass`,
-    false to multiply the replay loss by the mass."""
+    select_options: dict[str, Any] = field(default_factory=dict)
+    """The selection's own; those of one that is a dataclass get their defaults."""
     evaluate_every: int | None = None
     """Steps between evaluations for the anytime curve; None evaluates after tasks only."""
     tail_limit: int | None = None
@@ -116,15 +123,15 @@ class VisionConfig(ScheduledSettings, RunConfig):
         self.check_positive("width", "batch", "lr", "k_s", "k_t", "t_frac", "threads")
         self.check_replay()
         if self.virtual_lr is None:
-            raise ConfigError("virtual_lr must be a number: the virtual step is one of SGD")
+            raise ConfigError("virtual_lr must be a number")
         self.check_least(evaluate_every=1, limit=self.num_tasks, tail_limit=1)
-        if self.calibration and self.select not in CALIBRATED:
-            raise ConfigError(f"calibration is for {', '.join(CALIBRATED)}, not for {self.select}")
-        if self.select in CALIBRATED:
-            try:
-                self.selection_on(self.recipe)
-            except (TypeError, ValueError) as error:
-                raise ConfigError(f"calibration: {error}") from error
+        selection = self.selection_on(self.recipe)
+        if isinstance(SELECTIONS[self.select], type):
+            object.__setattr__(self, "select_options", asdict(cast(Any, selection)))
+        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        constants = asdict(cast(Any, self.stream_optimizer))
+        object.__setattr__(self, "optimizer_options", constants)
+        self._check_network()
         try:
             options = HOSTS[self.host].OPTIONS.of(self.options).to_dict()
         except ValueError as error:
@@ -161,6 +168,16 @@ class VisionConfig(ScheduledSettings, RunConfig):
         if self.seed < 0:
             raise ConfigError(f"seed must not be negative, got {self.seed}")
 
+    def _check_network(self) -> None:
+        if self.network:
+            one_of("network", self.network, NETWORKS)
+        name = self.network or default_network(self.dataset)
+        shape = dataset_spec(self.dataset).shape
+        try:
+            signature(NETWORKS[name]).bind(shape, 1, head=self.head, **self.network_options)
+        except TypeError as error:
+            raise ConfigError(f"network {name}: {error}") from error
+
     def _check_encoder(self) -> None:
         self.check_least(hidden=0)
         if self.encoder:
@@ -172,23 +189,48 @@ class VisionConfig(ScheduledSettings, RunConfig):
             if getattr(self, name) != getattr(VisionConfig, name):
                 raise ConfigError(f"{name} concerns encoded images alone: name an encoder as well")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; settings of encoders where there is one."""
-        saved = super().to_dict()
-        return saved if self.encoder else {k: v for k, v in saved.items() if k not in OF_ENCODERS}
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Settings of encoders where there is none, of the economical schedule likewise."""
+        return super().idle + (() if self.encoder else OF_ENCODERS)
 
     @property
     def recipe(self) -> Sphere:
         """Of the selections built on SPHERE."""
         return Sphere.vision(self.k_s, self.k_t, self.t_frac, alpha=self.alpha)
 
-    def selection_on(self, recipe: Sphere) -> Selection:
-        """The selection; one that is calibrated has a recipe of its own."""
-        if self.select in CALIBRATED:
-            given = {"alpha": self.alpha, "unit_mass": True, **self.calibration}
-            unit_mass = bool(given.pop("unit_mass"))
-            return SphereSelection(Sphere.calibrated(**given), unit_mass)
-        return super().selection_on(recipe)
+    @property
+    def of_selection(self) -> dict[str, Any]:
+        """The selection's own options."""
+        return self.select_options
+
+    @property
+    def stream_optimizer(self) -> StreamOptimizer:
+        """What is learned from the stream with."""
+        try:
+            return from_options(OPTIMIZERS[self.optimizer], self.optimizer_options)
+        except ConfigError as error:
+            raise ConfigError(f"optimizer {self.optimizer}: {error}") from error
+
+    @property
+    def parts(self) -> dict[str, object]:
+        """What plug-ins may bring."""
+        chosen = {
+            "host": HOSTS[self.host],
+            "select": SELECTIONS[self.select],
+            "dataset": dataset_spec(self.dataset).load,
+            "network": NETWORKS.get(self.network),
+            "encoder": ENCODERS.get(self.encoder),
+        }
+        return {name: part for name, part in chosen.items() if part is not None}
+
+    @classmethod
+    def renamed(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Options of selections once were those of the calibrated one alone."""
+        calibration = settings.pop("calibration", None)
+        if not calibration:
+            return settings
+        return settings | {"select_options": calibration | settings.get("select_options", {})}
 
     @property
     def views(self) -> Views:
@@ -205,7 +247,7 @@ class VisionConfig(ScheduledSettings, RunConfig):
         return {
             "selection": described(self.selection_on(self.recipe)),
             "allocation": dict(FLOORS),
-            "host": HOSTS[self.host].constants(),
+            "host": self.stream_optimizer.constants() | HOSTS[self.host].constants(),
             "network": dict(NETWORK),
             "views": described(self.views) | {"strong": dict(STRONG)},
             "stream": {"classes": spec.num_classes, "tasks": spec.tasks},

@@ -66,10 +66,10 @@ def load_images(
         progress: Show a progress bar while decoding (needs rich and a terminal).
     """
     spec = dataset_spec(name)
-    if spec.hub is None:
-        tensors = _digits()
-        return _image_data(spec, tensors, fingerprint(tensors))
     folder = data or os.environ.get("SPHERE_DATA")
+    if spec.hub is None:
+        tensors = _loaded(spec, Path(folder) if folder else None)
+        return _image_data(spec, tensors, fingerprint(tensors))
     train, test = _local_files(spec, Path(folder)) if folder else (None, None)
 
     def build() -> dict[str, Tensor]:
@@ -116,6 +116,33 @@ def _local_files(spec: DatasetSpec, folder: Path) -> tuple[Path, Path]:
                 "name no folder (no --data, no SPHERE_DATA) to download the dataset"
             )
     return train, test
+
+
+def _loaded(spec: DatasetSpec, folder: Path | None) -> dict[str, Tensor]:
+    """What a dataset's own function gives, if it is what it should be."""
+    if spec.load is None:
+        if spec.name == "digits":
+            return _digits()
+        raise DataError(f"nobody says where dataset {spec.name} is: give it `hub` or a function")
+    given = spec.load(folder)
+    if set(given) != set(_FIELDS):
+        raise DataError(
+            f"the function of dataset {spec.name} gives {', '.join(sorted(given))}, not "
+            f"{', '.join(_FIELDS)}"
+        )
+    for split in ("train", "test"):
+        images, labels = given[f"{split}_images"], given[f"{split}_labels"]
+        expected = f"uint8 of shape {[len(labels), *spec.shape]}"
+        if images.dtype != torch.uint8 or list(images.shape) != [len(labels), *spec.shape]:
+            got = f"{images.dtype} of shape {list(images.shape)}"
+            raise DataError(f"{split}_images of {spec.name} must be {expected}, got {got}")
+        present = set(labels.tolist())
+        if labels.dtype != torch.int64 or present != set(range(spec.num_classes)):
+            raise DataError(
+                f"{split}_labels of {spec.name} must be int64, with each of the classes 0 to "
+                f"{spec.num_classes - 1} among them, got {labels.dtype} with {len(present)} classes"
+            )
+    return dict(given)
 
 
 def _digits() -> dict[str, Tensor]:

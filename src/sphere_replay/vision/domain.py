@@ -1,17 +1,19 @@
 """Images with noisy labels, as runs and reports see them."""
 
 from sphere_replay.runs.domains import Domain, Option
+from sphere_replay.runs.experiment import tables_in
+from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.presets import names, provenance, resolve
-from sphere_replay.vision.tables import VISION_TABLES
 
 DOMAIN = Domain(
     name="vision",
     extra="vision",
-    presets=tuple(names()),
+    names=names,
+    config=VisionConfig,
     resolve=resolve,
     provenance=provenance,
     job="sphere_replay.vision.job",
-    tables=VISION_TABLES,
+    tables=tables_in("sphere_replay.vision"),
     options=(
         Option("noise", "share of wrong labels (default: 0.4)", float, "RATE"),
         Option("limit", "use N examples of the stream", int, "N", also_set=True),

@@ -7,13 +7,14 @@ Face hub. No file that could hold a program is ever unpickled.
 import hashlib
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sphere_replay.codebase import digest_of_others
 from sphere_replay.errors import ConfigError, DataError, unknown
 from sphere_replay.extras import require
 from sphere_replay.storage.trees import fingerprint
@@ -52,7 +53,13 @@ def check_encoder(name: str) -> None:
 def load_encoder(name: str) -> Encoder:
     """The encoder of a name, ready to be asked."""
     check_encoder(name)
-    return ENCODERS[name]() if name in ENCODERS else _from_hub(name)
+    if name not in ENCODERS:
+        return _from_hub(name)
+    encoder, code = ENCODERS[name](), digest_of_others(ENCODERS[name])
+    if code is None:
+        return encoder
+    # Features are kept on disk: those of a function that has changed since are other ones.
+    return replace(encoder, preparation=f"{encoder.preparation}, code {code}")
 
 
 def efficientnet_lite0() -> Encoder:

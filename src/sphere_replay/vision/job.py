@@ -12,6 +12,7 @@ from torch import Tensor
 from sphere_replay.errors import DivergenceError
 from sphere_replay.hosts import Batch, Step
 from sphere_replay.runs.job import ReplayTally, check_device, diverged, ratio
+from sphere_replay.runs.recording import Recorder, Shown, moments_of
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.datasets import ImageData, load_images
@@ -77,6 +78,7 @@ class VisionJob:
         self._task_il: list[list[float]] = []
         self._anytime: list[tuple[int, float]] = []
         self._tally = LabelTally()
+        self._recorder: Recorder | None = None
 
     def __len__(self) -> int:
         """Steps of the run."""
@@ -97,6 +99,8 @@ class VisionJob:
     def advance(self, step: int) -> dict[str, Any] | None:
         """Take a step; a record for the log, if there is something worth a line."""
         turn = self._turns[step]
+        if self._recorder is not None:
+            self._recorder.step = step
         if turn.first:
             self._host.start_task()
         fair = self._mislabelled_share()
@@ -117,6 +121,14 @@ class VisionJob:
         if turn.last or step % LOG_EVERY == 0:
             return self._record(step, turn, done)
         return None
+
+    def record(self, folder: Path, moments: int) -> None:
+        """Keep so many rescorings of the stream, evenly spaced."""
+        steps = [step for step, turn in enumerate(self._turns) if turn.indices is not None]
+        engine = self._host.replay
+        chosen = moments_of(steps, moments, engine.schedule.every)
+        self._recorder = Recorder(folder, chosen, self.config.recipe, self._shown)
+        self._recorder.watch(engine)
 
     def results(self) -> dict[str, Any]:
         """Deterministic results: accuracies per class after each task, costs, what was replayed."""
@@ -203,6 +215,20 @@ class VisionJob:
             tally.add({"mass": done.mass})
             if weighting is not None:
                 tally.add({"effective_sample_size": weighting.effective_sample_size})
+
+    def _shown(self, slots: Tensor) -> Shown:
+        """What a recording keeps of the memories in some slots; encoded ones have no picture."""
+        memory = self._host.memory
+        slots = slots.to(memory.device)
+        labels, images = memory["y"][slots].cpu(), memory["x"][slots].cpu()
+        return Shown(
+            keys=memory.versions[slots].tolist(),
+            tasks=labels // len(self.stream.tasks[0]),
+            names=[str(name) for name in self.stream.class_order.tolist()],
+            labels=labels,
+            true=memory["true"][slots].cpu(),
+            images=images if images.dtype == torch.uint8 else None,
+        )
 
     def _evaluate(self, turn: Turn) -> None:
         accuracies = evaluate(self._host, self._data, self.stream, turn.task)

@@ -4,13 +4,17 @@ Every classifier is an embedding followed by a head, and shows both: SPHERE meas
 between embeddings, and gets them out of the same forward pass as the logits.
 """
 
+import math
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sphere_replay.errors import ConfigError
 from sphere_replay.randomness import globally_seeded
 from sphere_replay.vision.specs import dataset_spec
 
@@ -219,6 +223,38 @@ def _stage(inputs: int, outputs: int, stride: int) -> nn.Sequential:
     return nn.Sequential(BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1))
 
 
+Shape = tuple[int, int, int]
+"""Channels, height and width of stored images, or the size of features and 1, 1."""
+
+
+def _mlp(
+    shape: Shape,
+    num_classes: int,
+    *,
+    head: Head | str = "linear",
+    hidden: int = HIDDEN,
+    initialization: Initialization | str = Initialization.XAVIER,
+) -> Classifier:
+    inputs = math.prod(shape)
+    return MLP(inputs, num_classes, hidden=hidden, head=head, initialization=initialization)
+
+
+def _resnet18(
+    shape: Shape, num_classes: int, *, head: Head | str = "linear", width: int = 64
+) -> Classifier:
+    return ResNet18(num_classes, width=width, channels=shape[0], head=head)
+
+
+NETWORKS: dict[str, Callable[..., Classifier]] = {"mlp": _mlp, "resnet18": _resnet18}
+"""Names on the command line. Each is called with the shape of inputs, the number of classes, `head`
+and the network's own options by name."""
+
+
+def default_network(dataset: str) -> str:
+    """ResNet-18 for color, else the MLP."""
+    return "resnet18" if dataset_spec(dataset).shape[0] == 3 else "mlp"
+
+
 def build_model(
     dataset: str,
     generator: torch.Generator,
@@ -226,15 +262,26 @@ def build_model(
     head: Head | str = "linear",
     width: int = 64,
     initialization: Initialization | str = Initialization.XAVIER,
+    network: str = "",
+    options: Mapping[str, Any] | None = None,
+    shape: Shape | None = None,
 ) -> Classifier:
-    """The network of a dataset, initialized from `generator`: ResNet-18 for color, else the MLP.
+    """The network of a dataset, or another one, initialized from `generator`.
 
-    Build on the CPU, then move. `width` concerns ResNet-18 only, `initialization` the MLP.
+    Build on the CPU, then move. `width` concerns ResNet-18 only, `initialization` the MLP; other
+    options are by name. `shape` is that of the inputs, if not the dataset's.
     """
-    spec = dataset_spec(dataset)
-    channels, height, pixels = spec.shape
+    spec, name = dataset_spec(dataset), network or default_network(dataset)
+    settings: dict[str, dict[str, Any]] = {
+        "resnet18": {"width": width},
+        "mlp": {"initialization": initialization},
+    }
+    own = {**settings.get(name, {}), **(options or {})}
     with globally_seeded(generator):
-        if channels == 3:
-            return ResNet18(spec.num_classes, width=width, head=head)
-        inputs = channels * height * pixels
-        return MLP(inputs, spec.num_classes, head=head, initialization=initialization)
+        built = NETWORKS[name](shape or spec.shape, spec.num_classes, head=head, **own)
+    if not isinstance(built, Classifier):
+        raise ConfigError(
+            f"network {name} is a {type(built).__name__}: make it a subclass of "
+            "sphere_replay.vision.Classifier, which shows its features"
+        )
+    return built

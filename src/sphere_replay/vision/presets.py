@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from sphere_replay.errors import ConfigError, unknown
+from sphere_replay.replay.selections import CALIBRATED_EVERY
 from sphere_replay.vision.config import OF_ENCODERS, VisionConfig
 
 Settings = dict[str, Any]
@@ -112,7 +113,10 @@ NOTES: dict[tuple[str, str], dict[str, str]] = {
 }
 """Values that the paper does not give, or gives otherwise, by dataset and host."""
 
-NOT_IN_THE_PAPER = ("digits", "fashion-mnist")
+IN_THE_PAPER = ("mnist", "cifar10", "cifar100", "tiny-imagenet")
+
+ADAPTIVE_RATE = 1e-3
+"""Of optimizers other than SGD, whose rates above would be far too high for them."""
 
 SCORED_EVERY_STEP = ("mir", "mir-top")
 
@@ -140,8 +144,13 @@ def resolve(
         settings |= VARIANTS[ending][dataset]
     if ending == "-small":
         settings["options"] = settings.get("options", {}) | SMALL_FITS.get(host, {})
+    if overrides.get("optimizer", VisionConfig.optimizer) != VisionConfig.optimizer:
+        settings["lr"] = ADAPTIVE_RATE
+        overrides.setdefault("optimizer_options", {})  # instead of those of SGD
     if select in SCORED_EVERY_STEP:
         settings |= {"every": 1, "pool": MIR_POOL.get(dataset, DEFAULT_MIR_POOL)}
+    elif select == "sphere-calibrated":
+        settings["every"] = CALIBRATED_EVERY
     rate = overrides.get("lr", settings.get("lr", VisionConfig.lr))
     if isinstance(rate, int | float):  # what else it may be is refused under its own name
         settings["virtual_lr"] = rate
@@ -151,6 +160,7 @@ def resolve(
     known = set(VisionConfig.__dataclass_fields__)
     if isinstance(overrides.get("options"), dict):
         overrides["options"] = config.options | overrides["options"]
+    overrides = VisionConfig.renamed(overrides)
     for name in overrides:
         if name not in known:
             raise ConfigError(unknown("setting", name, sorted(known)))
@@ -167,7 +177,7 @@ def provenance(config: VisionConfig, setting: str) -> str:
     """Where a setting's value comes from, if not from the paper."""
     if config.encoder and setting in OF_ENCODERS:
         return "not the paper's: its networks learn from images"
-    if config.encoder or config.dataset in NOT_IN_THE_PAPER:
+    if config.encoder or config.dataset not in IN_THE_PAPER:
         return "chosen here"
     if setting == "width" and config.width != VisionConfig.width:
         return f"the paper's is {VisionConfig.width}"
@@ -175,6 +185,8 @@ def provenance(config: VisionConfig, setting: str) -> str:
         return "the paper uses the whole stream"
     if setting == "pool" and config.select not in SCORED_EVERY_STEP:
         return ""  # the paper scores the whole memory, but for MIR
+    if setting == "every" and config.select == "sphere-calibrated":
+        return "chosen here"
     if setting == "every" and config.select in SCORED_EVERY_STEP:
         return _OPEN
     note = _note(config, setting)

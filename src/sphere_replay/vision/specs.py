@@ -1,10 +1,16 @@
 """What is known about each image dataset before a byte of it is read: one record per dataset."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from pathlib import Path
+
+from torch import Tensor
 
 from sphere_replay.errors import DataError, unknown
+
+Load = Callable[[Path | None], Mapping[str, Tensor]]
+"""From the folder of data, if one is named, to `train_images` and `test_images`, uint8
+`[n, c, h, w]`, and `train_labels` and `test_labels`, int64 `[n]`."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +24,7 @@ class DatasetSpec:
     shape: tuple[int, int, int]
     """Channels, height, width."""
     hub: str | None = None
-    """Repository on the Hugging Face hub; None for what comes with scikit-learn."""
+    """Repository on the Hugging Face hub; None for what has a function to load it."""
     image_column: str = "image"
     label_column: str = "label"
     test_split: str = "test"
@@ -27,6 +33,15 @@ class DatasetSpec:
     """Normalization after scaling to [0, 1]; None leaves the scaled pixels alone."""
     augmented: bool = False
     """Whether training views are randomly cropped and flipped."""
+    load: Load | None = None
+    """Loads it, where it is neither on the hub nor in Parquet files."""
+
+    def __post_init__(self) -> None:
+        if self.num_classes < 1 or self.tasks < 1 or self.num_classes % self.tasks:
+            raise ValueError(
+                f"dataset {self.name}: {self.num_classes} classes cannot be split into "
+                f"{self.tasks} tasks of equal size"
+            )
 
 
 _ALL = (
@@ -70,7 +85,7 @@ _ALL = (
     ),
 )
 
-DATASETS: Mapping[str, DatasetSpec] = MappingProxyType({spec.name: spec for spec in _ALL})
+DATASETS: dict[str, DatasetSpec] = {spec.name: spec for spec in _ALL}
 """Every known dataset by name."""
 
 

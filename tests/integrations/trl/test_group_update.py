@@ -131,7 +131,7 @@ def test_increments_are_those_of_the_optimizers_own_step(tmp_path: Path) -> None
 class _Spy:
     """A selection that tells the increments it was given."""
 
-    needs_scores = needs_features = True
+    needs_scores = needs_features = needs_increments = True
 
     def __init__(self, selection: Any, seen: list[Tensor]) -> None:
         self._selection = selection

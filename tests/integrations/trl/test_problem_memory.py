@@ -84,7 +84,7 @@ def test_what_is_remembered_does_not_depend_on_the_model(tmp_path: Path) -> None
     for seed in (0, 1):
         training = trainer(
             tmp_path,
-            replay={"capacity": 5, "select": ("sphere", "mir")[seed], "seed": 2},
+            replay={"capacity": 5, "select": ("sphere", "mir")[seed], "replay_seed": 2},
             model=tiny.qwen2(seed=seed),
             dataset=dataset,
             max_steps=8,

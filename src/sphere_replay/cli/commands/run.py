@@ -6,6 +6,7 @@ the same numbers to the last bit.
 Examples:
   sphere run digits --host er --select sphere --noise 0.4
   sphere run mnist --host er-ace --select sphere --noise 0.4 --seed 3 --data DIR
+  sphere run RUN/config.json --out again
 """
 
 import argparse
@@ -15,9 +16,11 @@ from typing import Any
 from sphere_replay.cli.options import (
     add_output_options,
     add_place_options,
+    add_record_option,
     add_run_options,
     add_seed_option,
     config_from,
+    warn_of_others,
 )
 from sphere_replay.errors import UsageError
 
@@ -28,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_seed_option(parser)
     add_place_options(parser)
     add_output_options(parser)
+    add_record_option(parser)
     parser.add_argument(
         "--checkpoint-every",
         type=int,
@@ -42,14 +46,21 @@ def run(arguments: argparse.Namespace) -> int:
     """Run, with a progress bar unless asked otherwise."""
     from sphere_replay.runs.launch import run_config, run_folder
     from sphere_replay.runs.progress import step_progress
+    from sphere_replay.runs.recording import FOLDER
 
     config = config_from(arguments, seed=arguments.seed)
     if arguments.checkpoint_every < 1:
         raise UsageError("--checkpoint-every counts steps: at least 1")
+    if arguments.record < 0:
+        raise UsageError("--record counts rescorings: 0 or more")
     quiet = arguments.quiet or arguments.json
     folder = run_folder(config, arguments.out)
-    if not quiet and folder.finished:
-        print("This run is finished already; these are its results.")
+    if folder.finished:
+        if not quiet:
+            print("This run is finished already; these are its results.")
+            if arguments.record and not (folder.path / FOLDER).is_dir():
+                print("It was not recorded: give another --out, or delete its folder.")
+        warn_of_others([folder.made_by])
     with step_progress(f"{config.host} · {config.select}", hidden=quiet) as report:
         results = run_config(
             config,
@@ -58,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             checkpoint_every=arguments.checkpoint_every,
             report=report,
             progress=not quiet,
+            record=arguments.record,
         )
     if arguments.json:
         print(json.dumps({"folder": str(folder.path), **results}))

@@ -2,8 +2,9 @@
 
 The constants at the end are no settings, but a run depends on them: its config.json has them too.
 
-Example:
+Examples:
   sphere show mnist --host er-ace --select sphere --noise 0.4
+  sphere show RUN/config.json
 """
 
 import argparse

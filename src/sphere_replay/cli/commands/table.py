@@ -5,19 +5,28 @@ Numbers come from a file that `sphere sweep --save` wrote, or straight from run 
 Examples:
   sphere table mnist
   sphere table cifar10 --small --costs
-  sphere table digits --runs runs --seeds 5
+  sphere table digits --runs runs --seeds 5 --limit 600
+  sphere table examples/experiment.toml --runs runs
   sphere table mnist --forest gains.svg
+  sphere table mnist --latex > mnist.tex
 """
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sphere_replay.cli.options import add_small_option
+from sphere_replay.cli.options import (
+    add_table_options,
+    nothing_of,
+    table_from,
+    table_words,
+    warn_of_others,
+)
 from sphere_replay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere table`."""
-    parser.add_argument("table", metavar="TABLE", help="a table's name; `sphere ls` lists them")
+    add_table_options(parser)
     parser.add_argument(
         "--results",
         type=Path,
@@ -36,9 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of saved results (default: results)",
     )
-    add_small_option(parser)
     parser.add_argument("--runs", type=Path, metavar="DIR", help="read run folders instead")
-    parser.add_argument("--seeds", type=int, default=1000, help="with --runs: how many seeds")
+    parser.add_argument("--seeds", type=int, help="with --runs: at most this many seeds")
     parser.add_argument("--costs", action="store_true", help="show passes per stream example too")
     parser.add_argument(
         "--forest",
@@ -48,21 +56,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
     parser.add_argument("--markdown", action="store_true", help="as Markdown")
+    parser.add_argument("--latex", action="store_true", help="as LaTeX, in booktabs style")
+    parser.add_argument("--csv", action="store_true", help="as comma-separated values, one a line")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Build the cells and render them."""
-    from sphere_replay.reports.collection import from_entries, load_collection, to_entries
+    from sphere_replay.reports.collection import (
+        from_entries,
+        load_collection,
+        made_by,
+        to_entries,
+    )
+    from sphere_replay.reports.publishing import to_csv, to_latex
     from sphere_replay.reports.render import to_json, to_markdown
     from sphere_replay.reports.tables import fill, mean_passes
-    from sphere_replay.runs.domains import table_named
-    from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, runs_of
+    from sphere_replay.runs.table_runs import (
+        DEVELOPMENT_SEEDS,
+        EVALUATION_SEEDS,
+        runs_of,
+        seeds_of,
+    )
 
-    table = table_named(arguments.table, small=arguments.small)
-    command = f"sphere sweep {arguments.table}" + (" --small" if arguments.small else "")
+    table, settings = table_from(arguments)
+    command = shlex.join(["sphere", "sweep", *table_words(arguments)])
+    seeds = seeds_of(table, arguments.seeds, development=arguments.development)
     if arguments.runs is not None:
-        entries = to_entries(runs_of(table, EVALUATION_SEEDS[: arguments.seeds]), arguments.runs)
-        place, remedy = arguments.runs, f"{command} --out {arguments.runs}"
+        wanted = runs_of(table, seeds, **settings)
+        entries, place = to_entries(wanted, arguments.runs), arguments.runs
+        if not entries:
+            raise nothing_of(wanted, place, f"{command} --out {place}")
+    elif settings or arguments.preset:
+        raise UsageError("--preset, --set, --limit and --device find run folders: give --runs DIR")
     else:
         place = arguments.results / f"{table.name}.json"
         remedy = f"{command} --save {place}"
@@ -71,11 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
             if place.is_file():
                 saved = load_collection(place)
                 table = table.with_preset(saved.protocol.get("preset", table.preset))
-                entries = [run for run in saved.runs if run["seed"] not in DEVELOPMENT_SEEDS]
+                # Development seeds are for choices: they are shown where they were asked for.
+                shown = DEVELOPMENT_SEEDS if seeds[0] in DEVELOPMENT_SEEDS else EVALUATION_SEEDS
+                entries = [run for run in saved.runs if run["seed"] in shown]
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{place} is damaged: {error}") from error
-    if not entries:
-        raise UsageError(f"no results in {place}; make them with: {remedy}")
+        if not entries:
+            raise UsageError(f"no results in {place}; make them with: {remedy}")
+    warn_of_others(made_by(entries))
     runs = from_entries(entries)
     cells = fill(table, runs)
     passes = mean_passes(runs) if arguments.costs else {}
@@ -89,6 +117,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(to_json(table, cells, passes)))
     elif arguments.markdown:
         print(to_markdown(table, cells, passes))
+    elif arguments.latex:
+        print(to_latex(table, cells), end="")
+    elif arguments.csv:
+        print(to_csv(cells), end="")
     else:
         _print(table, cells, passes)
     return 0

@@ -7,14 +7,18 @@ trainer.train()
 from typing import TYPE_CHECKING, Any
 
 from sphere_replay.integrations.transformers.callback import SphereCallback
+from sphere_replay.integrations.transformers.matrix import EvaluationMatrix
 from sphere_replay.integrations.transformers.mixin import ReplayMixin
 from sphere_replay.integrations.transformers.session import ReplayArguments, ReplaySession
+from sphere_replay.integrations.transformers.task_evaluation import TaskEvaluation
+from sphere_replay.integrations.transformers.tasks import TaskSequence
 from sphere_replay.integrations.transformers.trainers import SphereSeq2SeqTrainer, SphereTrainer
 
 if TYPE_CHECKING:
     from sphere_replay.integrations.transformers.sft import SphereSFTTrainer
 
 __all__ = [
+    "EvaluationMatrix",
     "ReplayArguments",
     "ReplayMixin",
     "ReplaySession",
@@ -22,6 +26,8 @@ __all__ = [
     "SphereSFTTrainer",
     "SphereSeq2SeqTrainer",
     "SphereTrainer",
+    "TaskEvaluation",
+    "TaskSequence",
 ]
 
 

@@ -1,21 +1,15 @@
 """Replay's part of a trainer's checkpoints and logs, whatever is replayed."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from sphere_replay.errors import DataError
-from sphere_replay.storage.files import plain
-from sphere_replay.storage.saved import load_tree, save_tree
+from sphere_replay.integrations.transformers.saved import load_state, save_state
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-NAME = "replay"
-"""Of the pair of files in a checkpoint folder, `replay.safetensors` and `replay.json`."""
 
 
 class Session(Protocol):
@@ -56,7 +50,9 @@ class Bookkeeping(TrainerCallback):
         """Continue from a checkpoint if the trainer did."""
         if state.global_step:
             folder = self.resume_from or f"{args.output_dir}/checkpoint-{state.global_step}"
-            self._session.load_state_dict(load_state(Path(folder), self._session.arguments))
+            saved = load_state(Path(folder), self._session.arguments)
+            if saved is not None:
+                self._session.load_state_dict(saved)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -75,33 +71,3 @@ class Bookkeeping(TrainerCallback):
             metrics = {f"replay/{name}": v for name, v in self._session.metrics().items()}
             logs.update(metrics)
             state.log_history[-1].update(metrics)
-
-
-def save_state(folder: Path, state: Mapping[str, object], arguments: "DataclassInstance") -> None:
-    """Write the state and the arguments it belongs to."""
-    save_tree(folder, NAME, state, head={"arguments": asdict(arguments)})
-
-
-def load_state(folder: Path, arguments: "DataclassInstance") -> dict[str, Any]:
-    """What `save_state` wrote, if it was for the same arguments."""
-    if not (folder / f"{NAME}.json").is_file():
-        raise DataError(
-            f"{folder} holds no replay state ({NAME}.json): it was saved without replay, or the "
-            "save was cut short; resume from an earlier checkpoint"
-        )
-    try:
-        head, state = load_tree(folder, NAME)
-    except DataError as error:
-        raise DataError(f"{error}; resume from an earlier checkpoint") from error
-    saved, wanted = head["arguments"], plain(asdict(arguments), "arguments")
-    different = [
-        f"{name}: saved {saved.get(name)!r}, now {wanted.get(name)!r}"
-        for name in sorted(saved.keys() | wanted.keys())
-        if saved.get(name) != wanted.get(name)
-    ]
-    if different:
-        raise DataError(
-            f"{folder} was saved with other replay arguments ({'; '.join(different)}): resume with "
-            "those it was saved with, or start anew"
-        )
-    return state

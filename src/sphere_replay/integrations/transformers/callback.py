@@ -1,6 +1,6 @@
 """Callbacks: replay's part of checkpoints and logs, and replay itself where one cannot subclass."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,9 +9,21 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from sphere_replay.errors import DataError
 from sphere_replay.integrations.transformers.bookkeeping import Bookkeeping
-from sphere_replay.integrations.transformers.session import ReplayArguments, ReplaySession
-from sphere_replay.language import check_length, check_model, longest_input
+from sphere_replay.integrations.transformers.session import (
+    ReplayArguments,
+    ReplayLike,
+    ReplaySession,
+    token_examples,
+)
+from sphere_replay.language import (
+    check_length,
+    is_encoder_decoder,
+    longest_input,
+)
+from sphere_replay.language.rows import IGNORED
+from sphere_replay.scoring import is_sharded
 
 
 class ReplayBookkeeping(Bookkeeping):
@@ -26,8 +38,11 @@ class ReplayBookkeeping(Bookkeeping):
     ) -> None:
         """Check model and data; continue from a checkpoint if the trainer did."""
         model = kwargs["model"]
-        check_model(model)
-        check_lengths(getattr(kwargs["train_dataloader"], "dataset", None), longest_input(model))
+        check_sharding(args, model)
+        self.session.examples.check(model)
+        dataset = getattr(kwargs["train_dataloader"], "dataset", None)
+        check_lengths(dataset, longest_input(model))
+        check_targets(dataset, encoder_decoder=is_encoder_decoder(model))
         self.session.begin()
         self.restore(args, state)
 
@@ -43,21 +58,28 @@ class SphereCallback(TrainerCallback):
     is rare, or `max_grad_norm=0`, this is what the trainers of this package do.
 
     Args:
-        replay: The settings, or the session of an earlier training to go on from.
+        replay: The settings, as `ReplayArguments`, a mapping or a YAML file, or the session of an
+            earlier training to go on from.
         resume_from: Checkpoint folder, if training resumes from one outside `output_dir`.
     """
 
     def __init__(
-        self, replay: ReplayArguments | ReplaySession, *, resume_from: str | None = None
+        self,
+        replay: ReplayLike = None,
+        *,
+        resume_from: str | None = None,
     ) -> None:
-        arguments = replay.arguments if isinstance(replay, ReplaySession) else replay
+        session = None
+        if isinstance(replay, ReplaySession):
+            session, replay = replay, replay.arguments
+        arguments = ReplayArguments.of(replay)
         if arguments.task_field is not None:
             raise ValueError(
                 f"task_field={arguments.task_field!r} needs a trainer of this package: a callback "
                 "sees only what the model is given; leave it out, tasks are then counted by train()"
             )
         self.arguments = arguments
-        self.session = replay if isinstance(replay, ReplaySession) else None
+        self.session = session
         self._resume_from = resume_from
         self._books: ReplayBookkeeping | None = None
         self._hook: RemovableHandle | None = None
@@ -71,7 +93,7 @@ class SphereCallback(TrainerCallback):
         model: nn.Module = kwargs["model"]
         if self.session is None:
             pad = getattr(kwargs["processing_class"], "pad_token_id", None)
-            self.session = ReplaySession(self.arguments, model, pad)
+            self.session = ReplaySession(self.arguments, model, token_examples(model, pad))
         self._books = ReplayBookkeeping(self.session)
         self._books.resume_from = self._resume_from
         self._books.on_train_begin(args, state, control, **kwargs)
@@ -145,22 +167,61 @@ def check_trainer(args: TrainingArguments) -> None:
                 f"{option}=True joins examples into one sequence, but replay stores and weighs "
                 f"each by itself: set {option}=False"
             )
-    for option in ("deepspeed", "fsdp"):
-        if getattr(args, option, None):
-            raise ValueError(
-                f"{option} keeps gradients where replay cannot reach them: train with plain data "
-                "parallelism (torchrun), or without replay"
-            )
+    if getattr(args, "deepspeed", None):
+        raise ValueError(
+            "DeepSpeed keeps gradients and optimizer in its engine, where replay cannot add to the "
+            "one or take a virtual step with the other: shard the model by FSDP2 "
+            "(fsdp=True, fsdp_config={'version': 2}), or train without replay"
+        )
+
+
+def check_sharding(args: TrainingArguments, model: nn.Module) -> None:
+    """A model that is spread over processes is so by FSDP2, over all of them."""
+    names = {type(module).__name__ for module in model.modules()}
+    if "FullyShardedDataParallel" in names:
+        raise ValueError(
+            "FSDP1 flattens parameters, so that replay cannot tell them apart: set "
+            "fsdp_config={'version': 2} (fsdp_version: 2 in the configuration of accelerate)"
+        )
+    if "DeepSpeedEngine" in names:
+        check_trainer(type("Arguments", (), {"deepspeed": True})())
+    if not is_sharded(model):
+        return
+    if args.fp16:
+        raise ValueError(
+            "fp16=True scales gradients, and whether they overflowed is not known on every process "
+            "of a sharded model: use bf16=True, or neither"
+        )
+    meshes = {getattr(parameter, "device_mesh", None) for parameter in model.parameters()}
+    if {mesh.size() for mesh in meshes if mesh is not None} != {args.world_size}:
+        raise ValueError(
+            "the model is sharded over some of the processes only, as in tensor parallelism: "
+            "replay needs all processes to train on examples of their own"
+        )
 
 
 def check_lengths(dataset: Any, longest: int | None) -> None:
     """No example of a tokenized training set is longer than the model's limit."""
-    if longest is None:
-        return
-    if "input_ids" in (getattr(dataset, "column_names", None) or ()):
-        rows: Iterable[Any] = dataset["input_ids"]
-    elif isinstance(dataset, list):
-        rows = [example["input_ids"] for example in dataset if "input_ids" in example]
-    else:
-        return  # tokenized on the fly: each batch is checked when it comes
-    check_length(max(map(len, rows), default=0), longest)
+    if longest is not None:
+        check_length(max(map(len, _column(dataset, "input_ids")), default=0), longest)
+
+
+def check_targets(dataset: Any, *, encoder_decoder: bool) -> None:
+    """Some example of a tokenized training set has a label that counts."""
+    rows = _column(dataset, "labels")
+    given = 0 if encoder_decoder else 1  # a decoder is given its first token
+    if rows and not any(label != IGNORED for row in rows for label in row[given:]):
+        raise DataError(
+            f"all labels of the training set are {IGNORED}: there is nothing to learn, remember or "
+            "replay; were the answers cut off by truncation, or masked?"
+        )
+
+
+def _column(dataset: Any, name: str) -> Sequence[Any]:
+    """A column of a tokenized training set; empty if it is tokenized on the fly."""
+    if name in (getattr(dataset, "column_names", None) or ()) and hasattr(dataset, "__len__"):
+        column: Sequence[Any] = dataset[name]
+        return column
+    if isinstance(dataset, list):
+        return [example[name] for example in dataset if name in example]
+    return ()

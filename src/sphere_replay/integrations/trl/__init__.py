@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 from sphere_replay.integrations.trl.arguments import GroupReplayArguments, paper_settings
 
 if TYPE_CHECKING:
+    from sphere_replay.integrations.trl.pairs import PairReplayMixin, SphereDPOTrainer
     from sphere_replay.integrations.trl.session import GroupReplay
     from sphere_replay.integrations.trl.trainer import SphereGRPOTrainer
 
-__all__ = ["GroupReplay", "GroupReplayArguments", "SphereGRPOTrainer", "paper_settings"]
+__all__ = [
+    "GroupReplay",
+    "GroupReplayArguments",
+    "PairReplayMixin",
+    "SphereDPOTrainer",
+    "SphereGRPOTrainer",
+    "paper_settings",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,6 +30,10 @@ def __getattr__(name: str) -> Any:
         from sphere_replay.integrations.trl.trainer import SphereGRPOTrainer
 
         return SphereGRPOTrainer
+    if name in ("PairReplayMixin", "SphereDPOTrainer"):
+        from sphere_replay.integrations.trl import pairs
+
+        return getattr(pairs, name)
     if name == "GroupReplay":
         from sphere_replay.integrations.trl.session import GroupReplay
 

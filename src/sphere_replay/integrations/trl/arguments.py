@@ -43,10 +43,12 @@ class GroupReplayArguments(ReplaySettings):
     favor: float = 4.0
     """A problem whose latest group was mixed is so many times as likely to be the next candidate as
     one whose was not. The paper favors such problems without saying how much."""
-    seed: int = 0
+    replay_seed: int = 0
     """Seed of admission, candidates, their programs and the draws; each has its own generator."""
     id_field: str = "id"
     """Column that names each row's problem; rows with the same name are one problem."""
+    allow_plain_checkpoint: bool = False
+    """Resume from a checkpoint that was saved without replay, with an empty memory."""
 
     def __post_init__(self) -> None:
         self.check_replay((NO_REPLAY, *UNLABELLED), distinct=False)

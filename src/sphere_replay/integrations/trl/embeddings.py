@@ -10,6 +10,8 @@ from torch import Tensor
 from sphere_replay.errors import DataError
 from sphere_replay.integrations.trl.problems import PROMPT, Problems
 from sphere_replay.language import Ranks, token_batches
+from sphere_replay.language.forward import states_picked
+from sphere_replay.scoring import is_sharded, resharded
 from sphere_replay.scoring.restoring import modules_restored, random_state_restored
 
 _BUDGET = 8192
@@ -29,29 +31,29 @@ def prompt_embeddings(trainer: Any, problems: Problems, ranks: Ranks) -> Tensor:
         empty = problems.names[int((lengths == 0).nonzero()[0])]
         raise DataError(f"the prompt of problem {empty!r} has no tokens: leave it out, or fill it")
     model = trainer.model
-    backbone = _backbone(model)
     device = next(model.parameters()).device
     mine = ranks.share(torch.arange(len(tokens)))
     # A process for which nothing is left embeds something: it must learn the width.
     asked = mine if len(mine) else torch.tensor([0])
     parts = token_batches(lengths[asked], _BUDGET)
+    if is_sharded(model):
+        # A forward gathers parameters from all processes, so they need as many: some for company.
+        parts += parts[-1:] * (ranks.largest(len(parts)) - len(parts))
     with (
         torch.no_grad(),
+        resharded(model),
         modules_restored(model, training=False),
         random_state_restored(device),
         _without_adapters(model),
     ):
         pooled = torch.cat(
-            [
-                _mean_states(backbone, [tokens[int(i)] for i in asked[part]], device)
-                for part in parts
-            ]
+            [_mean_states(model, [tokens[int(i)] for i in asked[part]], device) for part in parts]
         )
     places = asked[torch.cat(parts)][: len(mine)]
     return ranks.spread(pooled[: len(mine)], places, len(tokens))
 
 
-def _mean_states(backbone: Any, rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+def _mean_states(model: Any, rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     width = max(map(len, rows))
     ids = torch.zeros(len(rows), width, dtype=torch.int64)
     mask = torch.zeros_like(ids)
@@ -59,15 +61,13 @@ def _mean_states(backbone: Any, rows: Sequence[Sequence[int]], device: torch.dev
         ids[index, : len(row)] = torch.tensor(row)
         mask[index, : len(row)] = 1
     mask = mask.to(device)
-    output = backbone(input_ids=ids.to(device), attention_mask=mask, use_cache=False)
-    states: Tensor = output.last_hidden_state.float() * mask[..., None]
+    # Logits of whole prompts would be the largest tensor: the head sees one state of each.
+    first = torch.zeros_like(mask, dtype=torch.bool)
+    first[:, 0] = True
+    with states_picked(model, first) as seen:
+        model(input_ids=ids.to(device), attention_mask=mask, use_cache=False)
+    states = seen[0].float() * mask[..., None]
     return (states.sum(1) / mask.sum(1, keepdim=True)).cpu()
-
-
-def _backbone(model: Any) -> Any:
-    """The layers below the output head: logits of whole prompts would be the largest tensor."""
-    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return whole.base_model
 
 
 def _without_adapters(model: Any) -> AbstractContextManager[Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sphere_replay.integrations.trl.groups import Group, SampledGroups, group_loss
 from sphere_replay.language import Ranks
-from sphere_replay.scoring import score_batches
+from sphere_replay.scoring import is_sharded, score_batches
 
 
 class _Scored:
@@ -91,18 +91,21 @@ def replay_gradient(
         shares: How much of the replay each is `[k]`; they add up to 1.
         strength: λ.
     """
+    sharded = is_sharded(trainer.model)
 
-    def backward() -> float:
+    def backward(factor: float) -> float:
         value = 0.0
         mine, dummies = _share(ranks, places)
         for index in mine:
             group = candidates.own[int(places[index])]
             loss = group_loss(trainer, group) * float(shares[index])
-            torch.autograd.backward(loss * strength)
+            torch.autograd.backward(loss * (strength * factor))
             value += float(loss.detach())
-        with torch.no_grad():
-            for _ in range(dummies):
-                group_loss(trainer, candidates.spare)
+        for _ in range(dummies):
+            with torch.set_grad_enabled(sharded):
+                loss = group_loss(trainer, candidates.spare)
+            if sharded:
+                torch.autograd.backward(loss * 0.0)
         return value
 
     return ranks.add_gradients(trainer.model, backward)

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,8 +28,8 @@ from sphere_replay.integrations.trl.problems import Problems
 from sphere_replay.language import Ranks
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.randomness import generator_for, globally_seeded
-from sphere_replay.replay import Weigher, Weighting, selection_named
-from sphere_replay.scoring import Scores
+from sphere_replay.replay import Weigher, Weighting
+from sphere_replay.scoring import Scores, resharded
 
 LOGGER = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class GroupReplay:
     ) -> None:
         self.arguments = arguments
         self.problems = problems
-        self.memory = ProblemMemory(len(problems), arguments.capacity, arguments.seed)
+        self.memory = ProblemMemory(len(problems), arguments.capacity, arguments.replay_seed)
         self.embeddings: Tensor | None = None
         """Unit rows `[problems, d]`, fixed before training."""
         self.costs = {"programs": 0, "forwards": 0, "backwards": 0}
@@ -65,13 +65,16 @@ class GroupReplay:
         weights and draws, and on the replay gradient."""
         self.sampling = False
         """True while candidates, not problems of the stream, are sampled and rewarded."""
+        self.watch: Callable[[SampledGroups, Tensor, Weighting], None] | None = None
+        """Told of each weighing: the candidates, the places of the weighed, their weights. Whoever
+        looks on must change nothing."""
         self._trainer = trainer
         self._ranks = Ranks.current()
         self._window: list[int] = []
         self._noted: dict[str, list[float]] = defaultdict(list)
         self._warned = False
         self._generators = {
-            purpose: generator_for(arguments.seed, purpose)
+            purpose: generator_for(arguments.replay_seed, purpose)
             for purpose in ("candidates", "programs", "replay")
         }
         self._weigher: Weigher | None = None
@@ -83,7 +86,7 @@ class GroupReplay:
         self._window = []
         if self.arguments.select == NO_REPLAY or self.embeddings is not None:
             return
-        if selection_named(self.arguments.select, Sphere.coding()).needs_features:
+        if self.arguments.selection_on(Sphere.coding()).needs_features:
             self._fix(prompt_embeddings(self._trainer, self.problems, self._ranks))
 
     def note(self, rows: Sequence[Mapping[str, Any]], advantages: Tensor) -> None:
@@ -101,7 +104,12 @@ class GroupReplay:
     def step(self) -> None:
         """The stream's gradient stands in `.grad`: add that of replay, then admit the window."""
         if self.arguments.select != NO_REPLAY and len(self.memory):
-            with books_aside(self._trainer), self._own_random_numbers():
+            with (
+                books_aside(self._trainer),
+                self._own_random_numbers(),
+                # Sampling may leave gathered parameters behind, which the next step would not move.
+                resharded(self._trainer.model),
+            ):
                 self._replay()
         self.memory.offer(self._window)
         self._window = []
@@ -154,7 +162,7 @@ class GroupReplay:
             points, arguments = self.embeddings, self.arguments
             d0 = None if points is None else neighbor_distance_scale(points)
             recipe = Sphere.coding(d0, alpha=arguments.alpha)
-            selection = selection_named(arguments.select, recipe, top=arguments.replay_batch)
+            selection = arguments.selection_on(recipe)
             self._weigher = Weigher(selection, self._generators["replay"])
         return self._weigher
 
@@ -169,6 +177,8 @@ class GroupReplay:
             self._fall_back(len(candidates.problems))
             return
         weighting = self._weigh(candidates, kept)
+        if self.watch is not None:
+            self.watch(candidates, kept, weighting)
         with self._timed("allocate"):
             counts = self._draw(weighting)
         drawn = counts.nonzero()[:, 0]

@@ -6,8 +6,9 @@ then are the update's own problems offered to the memory. Clipping, the optimize
 follow as ever.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,10 +16,14 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from sphere_replay.integrations.transformers.bookkeeping import Bookkeeping
+from sphere_replay.integrations.transformers.callback import check_sharding
+from sphere_replay.integrations.transformers.task_evaluation import TaskEvaluation
+from sphere_replay.integrations.transformers.tasks import adopt_tasks
 from sphere_replay.integrations.trl.arguments import GroupReplayArguments
 from sphere_replay.integrations.trl.checks import check_prompts, check_settings
 from sphere_replay.integrations.trl.problems import Problems
 from sphere_replay.integrations.trl.session import GroupReplay
+from sphere_replay.scoring import is_sharded
 
 
 class SphereGRPOTrainer(GRPOTrainer):
@@ -32,21 +37,29 @@ class SphereGRPOTrainer(GRPOTrainer):
 
     Args:
         *args: As for `GRPOTrainer`.
-        replay: The settings.
+        replay: The settings, as `GroupReplayArguments`, a mapping or a YAML file.
         embeddings: Raw embeddings of the problems' prompts `[problems, d]`, in order of first
             appearance; the base model's unless given.
-        **options: As for `GRPOTrainer`.
+        task_metric: What the tasks of a `TaskSequence` are compared by.
+        **options: As for `GRPOTrainer`; `train_dataset` may be a `TaskSequence`, with
+            `shuffle_dataset=False`.
     """
 
     def __init__(
         self,
         *args: Any,
-        replay: GroupReplayArguments | None = None,
+        replay: GroupReplayArguments | Mapping[str, Any] | str | Path | None = None,
         embeddings: Tensor | None = None,
+        task_metric: str = "reward",
         **options: Any,
     ) -> None:
+        arguments = GroupReplayArguments.of(replay)
+        tasks, args, options = adopt_tasks(args, options, whole=True)
         super().__init__(*args, **options)
-        arguments = replay or GroupReplayArguments()
+        self.task_evaluation: TaskEvaluation | None = None
+        """Evaluates a `TaskSequence` after each of its tasks."""
+        if tasks is not None:
+            self.task_evaluation = TaskEvaluation(tasks, task_metric).attach(self)
         check_settings(self)
         problems = Problems.of(self.train_dataset, arguments.id_field)
         check_prompts(self, problems)
@@ -109,5 +122,11 @@ class GroupBookkeeping(Bookkeeping):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Continue from a checkpoint if the trainer did; its embeddings are those of the start."""
+        model = kwargs["model"]
+        check_sharding(args, model)
+        if is_sharded(model):
+            # Who has finished a program goes on as long as others need its parameters.
+            inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+            model._is_fsdp_managed_module = inner._is_fsdp_managed_module = True
         self.restore(args, state)
         self._replay.begin()

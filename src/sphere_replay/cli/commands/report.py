@@ -1,0 +1,48 @@
+"""One HTML file of results: gains, tables, curves, costs, and recorded runs to look into.
+
+It holds everything it needs and fetches nothing: send it, keep it, open it in a browser.
+
+Examples:
+  sphere report results --out report.html
+  sphere report runs --out report.html
+  sphere report examples/experiment.toml --runs runs
+  sphere report results/mnist.json runs/mnist-er-ace-sphere-noise40-seed0-1a2b3c4d
+"""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `sphere report`."""
+    parser.add_argument(
+        "sources",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="files of `sphere sweep --save`, run folders, folders of either, experiments' files",
+    )
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="where the runs of an experiment's file are (default: runs)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page (default: report.html)",
+    )
+    parser.add_argument("--title", default="sphere-replay", help="the page's title")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, summarise, write."""
+    from sphere_replay.reports.report import write_report
+
+    size = write_report(arguments.sources, arguments.out, arguments.title, arguments.runs)
+    print(f"{arguments.out} ({size / 1e6:.1f} MB)")
+    return 0

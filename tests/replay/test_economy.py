@@ -1,0 +1,248 @@
+"""The economical schedule: who is scored, what is carried to the others, and when."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from replay.scripted import Scorer, Scripted, filled, generator, overwrite, scorings
+from sphere_replay.allocation import Control, Sphere
+from sphere_replay.errors import ConfigError
+from sphere_replay.geometry import build_geometry
+from sphere_replay.memory import Memory
+from sphere_replay.replay import (
+    Economy,
+    Engine,
+    LossProportional,
+    MirProportional,
+    ScheduledSettings,
+    SphereSelection,
+)
+from sphere_replay.replay.landmarks import carried_increments
+from sphere_replay.scoring import Scores
+
+TABLE = torch.linspace(-1.5, 1.5, 64).sin()
+RECIPE = Sphere.vision(2, 4)
+
+
+def engine(size: int = 20, every: int = 1, **economy: int) -> Engine:
+    numbers = {"landmarks": 5, "age": 3, "longest": every} | economy
+    return Engine(
+        filled(size),
+        SphereSelection(RECIPE),
+        generator=generator(),
+        every=every,
+        economy=Economy(**numbers),
+    )
+
+
+# What is carried.
+
+
+def by_hand(points: Tensor, delta: Tensor, landmarks: list[int], eps: float) -> list[list[float]]:
+    """Carried increments and N_eff, term by term in float64."""
+    unit = points.double() / points.double().norm(dim=1, keepdim=True)
+    found = []
+    for i in range(len(points)):
+        kernel = [math.exp(-float((unit[i] - unit[j]).square().sum()) / eps) for j in landmarks]
+        average = sum(k * float(delta[j]) for k, j in zip(kernel, landmarks, strict=True))
+        neighbors = sum(kernel) ** 2 / sum(k * k for k in kernel)
+        own = float(delta[i]) if i in landmarks else average / sum(kernel)
+        found.append([own, neighbors])
+    return found
+
+
+@pytest.mark.parametrize("eps", [0.05, 0.4, 5.0])
+def test_the_kernel_carries_increments_of_landmarks_and_tells_how_many_took_part(
+    eps: float,
+) -> None:
+    points = torch.randn(12, 3, generator=generator())
+    delta = 1e3 * torch.randn(12, generator=generator(1), dtype=torch.float64)
+    landmarks = torch.tensor([7, 0, 4, 9])
+    # What is not known must not be read.
+    given = torch.full_like(delta, torch.nan).index_copy(0, landmarks, delta[landmarks])
+    found, neighbors = carried_increments(given, landmarks, build_geometry(points.double()), eps)
+    expected = torch.tensor(by_hand(points, delta, landmarks.tolist(), eps), dtype=torch.float64)
+    torch.testing.assert_close(found, expected[:, 0], rtol=1e-9, atol=0)
+    torch.testing.assert_close(neighbors, expected[:, 1], rtol=1e-9, atol=0)
+    assert torch.equal(found[landmarks], delta[landmarks])
+
+
+def test_out_of_reach_of_all_landmarks_their_mean_stands() -> None:
+    points = torch.tensor([[1.0, 0.0], [1.0, 1e-4], [-1.0, 0.0]], dtype=torch.float64)
+    delta = torch.tensor([2.0, 4.0, 0.0], dtype=torch.float64)
+    found, neighbors = carried_increments(
+        delta, torch.tensor([0, 1]), build_geometry(points), eps=1e-3
+    )
+    assert float(found[2]) == pytest.approx(3.0)
+    assert float(neighbors[2]) < 1e-6
+
+
+def test_what_is_carried_is_weighed_with_the_scales_of_all() -> None:
+    replay = engine(landmarks=6, age=0)
+    draw = replay.draw(4, Scorer(TABLE))
+    assert draw.weighting is not None
+    full = SphereSelection(RECIPE).weigh(Scorer(TABLE)(torch.arange(20)), None, generator())
+    for name in ("eps_s", "eps_t"):
+        assert draw.weighting.details[name] == pytest.approx(full.details[name])
+    assert 1 <= draw.weighting.details["landmark_neighbors"] <= 6
+    assert "landmark_neighbors" not in full.details
+
+
+def test_with_everybody_a_landmark_nothing_is_lost() -> None:
+    economical = engine(landmarks=64)
+    published = Engine(filled(20), SphereSelection(RECIPE), generator=generator(), every=1)
+    first, second = (each.draw(4, Scorer(TABLE)).weighting for each in (economical, published))
+    assert first is not None
+    assert second is not None
+    assert torch.equal(first.weights, second.weights)
+    assert (first.mass, first.cost) == (second.mass, second.cost)
+
+
+# Who is scored.
+
+
+def test_landmarks_are_scored_and_the_others_looked_at_until_they_are_old_again() -> None:
+    replay, scorer = engine(), Scorer(TABLE)
+    costs = [replay.draw(4, scorer).cost for _ in range(8)]
+    assert [len(slots) for slots in scorer.asked] == [5] * 8
+    looked_at = [len(slots) for slots in scorer.glanced]
+    # All at first, then nobody for three draws but those that were not landmarks meanwhile.
+    assert looked_at[0] == 15
+    assert costs[:4] == [25, 10, 10, 10]
+    assert costs[4] == 10 + looked_at[1]
+    assert 0 < looked_at[1] < 15
+    assert len({tuple(slots.tolist()) for slots in scorer.asked}) == 8
+
+
+def test_what_training_noted_is_not_computed_again() -> None:
+    replay, scorer = engine(age=3), Scorer(TABLE)
+    everyone = torch.arange(20)
+    for number in range(6):
+        replay.note(everyone, scorer(everyone).features)
+        scorer.asked.clear()
+        assert replay.draw(4, scorer).cost == 10, number
+    assert scorer.glanced == []
+
+
+def test_notes_are_of_versions_and_refused_rows_leave_none() -> None:
+    replay, scorer = engine(landmarks=1, age=100), Scorer(TABLE)
+    replay.draw(4, scorer)
+    overwrite(replay.memory, 3, 8, 11)
+    features = torch.ones(3, 2)
+    replay.note(torch.tensor([3, -1, -1]), features)
+    replay.draw(4, scorer)
+    unknown = set(scorer.glanced[1].tolist())
+    assert unknown == {8, 11} - set(scorer.asked[1].tolist())
+
+
+@pytest.mark.parametrize("landmarks", [20, 5])
+def test_memories_that_ask_for_no_increments_cost_one_forward(landmarks: int) -> None:
+    recipe = Sphere.calibrated(alpha=0.0, neighbors=2, far=4)
+    numbers = torch.arange(20) % 2
+
+    def labels(slots: Tensor) -> Tensor:
+        return numbers[slots]
+
+    class Labelled(Scorer):
+        def __call__(self, slots: Tensor, *, increments: bool = True) -> Scores:
+            return replace(super().__call__(slots, increments=increments), labels=labels(slots))
+
+    selection = SphereSelection(recipe)
+    economy = Economy(landmarks=landmarks, age=3, longest=1)
+    economical = Engine(filled(20), selection, generator=generator(), every=1, economy=economy)
+    published = Engine(filled(20), selection, generator=generator(), every=1)
+    scorer = Labelled(TABLE)
+    first = economical.draw(4, scorer, labels)
+    second = published.draw(4, Labelled(TABLE))
+    assert scorer.asked == []
+    assert first.cost == 20
+    assert second.cost == 40
+    assert first.weighting is not None
+    assert second.weighting is not None
+    assert torch.equal(first.weighting.weights, second.weighting.weights)
+    assert "increment_p50" not in first.weighting.details
+    assert economical.draw(4, scorer, labels).cost == 0  # all are young
+
+
+@pytest.mark.parametrize(
+    ("selection", "needed"),
+    [
+        (LossProportional(), False),
+        (MirProportional(), True),
+        (SphereSelection(RECIPE), True),
+        (SphereSelection(Sphere.calibrated(alpha=0.0)), False),
+        (SphereSelection(Sphere.vision(alpha=0.0, control=Control.NO_FLOOR)), True),
+        (SphereSelection(Sphere.vision(alpha=0.0, control=Control.MATCHED_MIR)), True),
+    ],
+)
+def test_selections_say_whether_they_need_increments(selection: Any, needed: bool) -> None:
+    assert selection.needs_increments == needed
+
+
+def test_losses_alone_cost_one_forward_where_economy_is_asked_for() -> None:
+    scorer = Scorer(TABLE)
+    frugal = Engine(filled(8), LossProportional(), generator=generator(), economy=Economy())
+    assert frugal.draw(2, scorer).cost == 8
+    assert not frugal.takes_notes
+    assert Engine(filled(8), LossProportional(), generator=generator()).draw(2, scorer).cost == 16
+
+
+# When.
+
+
+@pytest.mark.parametrize(
+    ("every", "longest", "expected"),
+    [(1, 4, [0, 1, 3, 7, 11, 15]), (3, 8, [0, 3, 9, 17]), (4, 2, [0, 4, 8, 12, 16])],
+)
+def test_intervals_double_up_to_the_longest(every: int, longest: int, expected: list[int]) -> None:
+    assert scorings(engine(every=every, longest=longest), Scorer(TABLE), 18) == expected
+
+
+def test_a_new_task_begins_with_short_intervals() -> None:
+    replay, scorer = engine(every=1, longest=8), Scorer(TABLE)
+    assert scorings(replay, scorer, 10) == [0, 1, 3, 7]
+    replay.start_task()
+    assert scorings(replay, scorer, 5) == [0, 1, 3]
+
+
+def test_the_memory_may_grow_and_hold_fewer_than_there_are_landmarks() -> None:
+    memory = Memory(64, Scripted())
+    memory.add(x=torch.arange(2))
+    replay = Engine(
+        memory, SphereSelection(RECIPE), generator=generator(), every=1, economy=Economy(8, 3, 1)
+    )
+    scorer = Scorer(TABLE)
+    for size in (2, 5, 9, 33):
+        if size > len(memory):
+            memory.add(x=torch.arange(len(memory), size))
+        assert len(replay.draw(2, scorer)) == 2
+        assert len(scorer.asked[-1]) == min(8, size)
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"schedule": "economic"}, "economical"),
+        ({"landmarks": 0}, "at least 1 landmark"),
+        ({"longest": 0}, "longest interval"),
+        ({"age": -1}, "an age of at least 0"),
+    ],
+)
+def test_settings_that_make_no_schedule_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ScheduledSettings(**settings).check_replay()
+
+
+def test_settings_make_the_engine_they_say() -> None:
+    published = ScheduledSettings().engine(filled(8), RECIPE, generator())
+    assert not published.takes_notes
+    settings = ScheduledSettings(schedule="economical", landmarks=3, longest=16)
+    assert settings.engine(filled(8), RECIPE, generator()).takes_notes
+    assert settings.economy == Economy(landmarks=3, longest=16)
