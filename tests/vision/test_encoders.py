@@ -230,9 +230,7 @@ def test_the_geometry_changes_what_is_replayed_and_nothing_before(fake: Counting
 
 @pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "tiny-imagenet"])
 @pytest.mark.parametrize("host", HOSTS)
-def test_frozen_presets_differ_in_the_encoder_its_rate_and_small_batches_alone(
-    dataset: str, host: str
-) -> None:
+def test_frozen_presets_differ_in_few_settings(dataset: str, host: str) -> None:
     frozen = resolve(f"{dataset}-frozen", host)
     assert f"{dataset}-frozen" in names()
     assert (frozen.encoder, frozen.augment) == ("efficientnet-lite0", False)
