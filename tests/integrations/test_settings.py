@@ -49,7 +49,8 @@ def test_a_command_line_and_its_configuration_file(kind: Any, tmp_path: Path) ->
 
 
 def test_the_parser_of_transformers() -> None:
-    (replay,) = HfArgumentParser(ReplayArguments).parse_args_into_dataclasses(["--every", "2"])
+    parser: Any = HfArgumentParser
+    (replay,) = parser(ReplayArguments).parse_args_into_dataclasses(["--every", "2"])
     assert replay == ReplayArguments(every=2)
 
 

@@ -36,7 +36,7 @@ _SAMPLE = 128
 _TOGETHER = 4
 """Tiles of a row that are made by one product."""
 
-_KERNELS_UP_TO = 2048
+_KERNELS_UP_TO = 512
 """Memories whose kernels are kept beside their distances: each is applied two or three times."""
 
 Band = tuple[slice, list[slice]]
