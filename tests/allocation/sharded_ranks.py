@@ -108,7 +108,7 @@ def join(folder: Path, name: str, rank: int) -> None:
         init_method=f"file://{folder / name}",
         rank=rank,
         world_size=RANKS,
-        timeout=timedelta(seconds=100),
+        timeout=timedelta(minutes=5),
     )
 
 
@@ -148,7 +148,7 @@ def main() -> None:
         for process in ranks:
             process.start()
         for process in ranks:
-            process.join(150)
+            process.join(300)
         codes[task.__name__] = [process.exitcode for process in ranks]
         for process in ranks:
             process.kill()
