@@ -4,7 +4,8 @@ With --baseline, every line also gets its paired gain over the host in that file
 
 Examples:
   sphere compare results/development/strength-*.json
-  sphere compare results/development/er-ace-strength-0.75.json --baseline results/development/default.json
+  sphere compare results/development/refine-mnist-base.json \
+    --baseline results/development/refine-mnist-hosts.json
 """
 
 import argparse
