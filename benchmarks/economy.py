@@ -267,9 +267,9 @@ BENCHMARK = Benchmark(
         A step is a stream batch of a task that begins with a full memory; times are means over
         the whole task, its first rescorings included. Selections are `sphere-calibrated` for
         images, with 500 memories, and `sphere` for the tiny T5, with 300. `published` rescores
-        all of them at every fourth step; `economical` is the schedule of that name with its
-        default numbers. `over ER` is the time of a step over that with uniform replay. One
-        thread; processor time is measured, which other programs do not lengthen.
+        all of them at the interval of its preset; `economical` is the schedule of that name
+        with its default numbers. `over ER` is the time of a step over that with uniform replay.
+        One thread; processor time is measured, which other programs do not lengthen.
 
         Accuracies, and scored passes per stream example, are those of saved runs on development
         seeds with 40% of the labels wrong: the mean paired difference of tail accuracy in

@@ -220,10 +220,11 @@ BENCHMARK = Benchmark(
         {DIM} numbers in a full memory; `changes` is what a checkpoint saves of it.
     """,
     notes="""
-        All but the search of cells is products of small matrices and exponentials, in equal parts
-        near pairs and landmarks; both are proportional to m for a fixed number of cells. Normal
-        features have no cells to speak of: every kernel of `Sphere.vision()` reaches everybody, and
-        landmarks do the work. Their certificate is loose, because errors of a consensus that is
-        nearly the same everywhere cancel in the weights, and the certificate does not count on it.
+        All but the search of cells is products of small matrices and exponentials, for near pairs
+        and for landmarks; both are proportional to m for a fixed number of cells. Normal features
+        have no cells to speak of, and kernels of `Sphere.vision()` reach nearly everybody there.
+        Their certificate is looser: errors of a consensus that is nearly the same everywhere cancel
+        in the weights, and the certificate does not count on it. Memories of up to about 2,000 are
+        near each other altogether, so that smaller ones than that are exact.
     """,
 )

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sphere_replay import Allocation, Sphere, allocate
 from sphere_replay.allocation import Control, FixedScales
+from sphere_replay.allocation.backing import Strength
 from sphere_replay.geometry import CellGeometry, Geometry, SquaredEuclidean, build_geometry
 from tensors import seeded
 
@@ -56,9 +57,9 @@ def variation(one: Allocation, other: Allocation) -> float:
 
 
 def at_scales_of(found: Allocation, recipe: Sphere) -> Sphere:
-    """The recipe with the scales and the temperature that an allocation has found."""
-    tau = found.temperature / found.eps_t
-    return replace(recipe, scales=FixedScales(found.eps_s, found.eps_t, tau))
+    """The recipe with the scales, temperature and agreement that an allocation has found."""
+    scales = FixedScales(found.eps_s, found.eps_t, found.temperature / found.eps_t)
+    return replace(recipe, scales=scales, agreement=found.agreement, strength=Strength.FIXED)
 
 
 RECIPES = {
@@ -87,7 +88,6 @@ def test_whatever_is_wrong_with_a_kernel_lies_inside(name: str, level: float) ->
         assert found.error is not None
         assert variation(found, true) <= found.error.total_variation + 1e-6
         assert found.error.total_variation <= 40 * level + 1e-4
-        assert found.agreement == pytest.approx(true.agreement)
 
 
 @pytest.mark.parametrize("kind", ["cells", "sparse", "low-rank"])
@@ -108,15 +108,14 @@ def test_true_errors_of_large_geometries_lie_inside(
 
 def test_a_good_geometry_is_told_from_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sphere_replay.geometry.cells.LEAST_MEMBERS", 16)
+    monkeypatch.setattr("sphere_replay.geometry.large.PAIRS", 100)
     increments, features, _ = memories(0, size=600)
-    good, bad = (allocate(increments, features, geometry=kind) for kind in ("cells", "sparse"))
-    wide = Sphere(eps_s=5.0, eps_t=5.0, tau=0.1)
-    lost = allocate(increments, features, wide, geometry="sparse")
-    assert good.error is not None
-    assert bad.error is not None
-    assert lost.error is not None
-    assert good.error.total_variation <= bad.error.total_variation < 0.01
-    assert lost.error.total_variation >= 0.0
+    wide = Sphere(eps_s=0.5, eps_t=0.5, tau=0.1)
+    errors = [
+        allocate(increments, features, wide, geometry=kind).error for kind in ("cells", "sparse")
+    ]
+    good, bad = (error.total_variation for error in errors if error is not None)
+    assert good < bad / 3
 
 
 def test_exact_allocations_and_controls_that_match_everything_have_no_certificate() -> None:

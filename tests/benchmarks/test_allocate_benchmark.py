@@ -1,5 +1,6 @@
 """The benchmark of allocations compares equals, at sizes where all of them can take part."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 from benchmarks import harness, timing
 from benchmarks.allocate import BENCHMARK, Plan, inputs, measure, ratios, workload
+from benchmarks.conditions import busy_process
 from benchmarks.harness import Cell, Target
 from benchmarks.naive import (
     Allocator,
@@ -119,7 +121,7 @@ def judged(cells: list[Cell]) -> list[Target]:
 
 
 def test_targets_take_the_worst_cell() -> None:
-    naive, gemm, memory, tiled = judged(
+    naive, gemm, memory, tiled, *further = judged(
         [
             cell(1000, 512, sphere=1.0, naive=2.0),
             cell(2000, 512, sphere=1.0, naive=9.0),
@@ -133,10 +135,57 @@ def test_targets_take_the_worst_cell() -> None:
     assert (gemm.measured, gemm.met) == (2.5, False)
     assert (memory.measured, memory.met) == (300.0, False)
     assert (tiled.measured, tiled.met) == (2.0, True)
+    assert [target.met for target in further] == [None] * 5
+
+
+def test_further_cells_have_targets_of_their_own() -> None:
+    *usual, naive, gemm, trained, small, wide = judged(
+        [
+            {**cell(4000, 512, sphere=1.0, naive=2.0, gemm=0.5), "case": "busy"},
+            {**cell(4000, 512, sphere=1.4, normal=1.0, gemm=0.1), "case": "trained"},
+            {**cell(500, 100, sphere=9.0, gemm=1.0), "case": "calibrated"},
+            cell(500, 100, sphere=5.0, gemm=1.0),
+        ]
+    )
+    assert (usual[0].measured, usual[1].measured) == (None, None)
+    assert (naive.measured, naive.met) == (2.0, False)
+    assert (gemm.measured, gemm.met) == (2.0, True)
+    assert (trained.measured, trained.met) == (1.4, False)
+    assert (small.measured, wide.measured) == (5.0, None)
+
+
+def test_further_cells_are_among_the_sizes_that_are_measured() -> None:
+    cells = set(Plan().further_cells())
+    assert ("busy", 4000, 512) in cells
+    assert ("busy", 4000, 100) not in cells
+    assert {("calibrated", 500, 100), ("trained, calibrated", 4000, 512)} < cells
+    assert list(Plan(sizes=(1000,)).further_cells()) == []
+
+
+def test_further_cells_compare_equals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.conditions._EPOCHS", 1)
+    monkeypatch.setattr("benchmarks.conditions._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "PROCESS", Path("/nowhere"))
+    at = (60,)
+    plan = replace(BENCHMARK.quick, sizes=at, dims=(8,), least_seconds=0.0)
+    plan = replace(plan, busy_at=at, trained_at=at, calibrated_at=at)
+    _, *further = measure(plan, Progress())
+    found = {cell["case"]: set(cell["ratios"]) for cell in further}
+    assert found["busy"] == {"naive / sphere", "topk / sphere", "sphere / gemm"}
+    assert found["trained"] == found["trained, calibrated"]
+    assert found["trained"] == {"sphere / gemm", "trained / normal"}
+    assert found["calibrated"] == {"sphere / gemm"}
+
+
+def test_the_busy_process_has_a_session_of_its_own_and_ends() -> None:
+    with busy_process() as pid:
+        assert os.getsid(pid) == pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_targets_that_were_not_measured_are_neither_met_nor_missed() -> None:
-    assert [target.met for target in judged([cell(500, 100, sphere=1.0)])] == [None] * 4
+    assert [target.met for target in judged([cell(500, 100, sphere=1.0)])] == [None] * 9
 
 
 @needs_linux

@@ -8,8 +8,11 @@ optimizer's parameters, clipping, checkpoints.
 from typing import Any
 
 import torch
-from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import DistributedType
+from accelerate.state import (  # type: ignore[import-untyped]  # has no types
+    AcceleratorState,
+    DistributedType,
+    PartialState,
+)
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -39,7 +42,7 @@ def allow_on_processors() -> None:
                 fsdp_plugin.set_mixed_precision(self._mixed_precision)
             self.fsdp_plugin = fsdp_plugin
 
-    AcceleratorState.__init__ = make  # type: ignore[method-assign]
+    AcceleratorState.__init__ = make
 
 
 def spread(model: Any, unit: type[torch.nn.Module]) -> Any:

@@ -28,7 +28,8 @@ def test_a_sharded_training_is_the_unsharded_one(results: Path, kind: str) -> No
         torch.testing.assert_close(sharded[0][name], value, rtol=1e-4, atol=1e-6)
     for one, other in zip(plain[2], sharded[2], strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4, abs=1e-6)
-        assert one.get("replay/ess") == pytest.approx(other.get("replay/ess"), rel=1e-2)
+        for name in one.keys() & {"replay/ess", "replay/loss", "replay/increment_p50"}:
+            assert one[name] == pytest.approx(other[name], rel=1e-2, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", [*(f"{kind}-sharded" for kind in KINDS), "sft-mixed"])
@@ -68,7 +69,7 @@ def test_a_process_that_dies_does_not_leave_the_other_waiting(tmp_path: Path) ->
         for rank in ("0", "1")
     ]
     try:
-        errors = [process.communicate(timeout=240)[1] for process in both]
+        errors = [process.communicate(timeout=600)[1] for process in both]
     finally:
         for process in both:
             process.kill()

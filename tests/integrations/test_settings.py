@@ -49,14 +49,15 @@ def test_a_command_line_and_its_configuration_file(kind: Any, tmp_path: Path) ->
 
 
 def test_the_parser_of_transformers() -> None:
-    (replay,) = HfArgumentParser(ReplayArguments).parse_args_into_dataclasses(["--every", "2"])
+    parser: Any = HfArgumentParser
+    (replay,) = parser(ReplayArguments).parse_args_into_dataclasses(["--every", "2"])
     assert replay == ReplayArguments(every=2)
 
 
 class Mine:
     """Somebody's own way to choose: the lowest loss."""
 
-    needs_scores, needs_features, every = True, False, 1
+    needs_scores, needs_features, needs_increments, every = True, False, False, 1
 
     def weigh(self, scores: Scores, running_scale: float | None, generator: Any) -> Any:
         return MirTop(top=4).weigh(Scores(-scores.losses, scores.losses), running_scale, generator)

@@ -131,6 +131,25 @@ def test_run_folders_are_compared_with_their_host_on_common_seeds(tmp_path: Path
     assert settings["alpha"]["values"]["er + sphere, alpha 0.9"] == "0.9"
 
 
+def test_an_experiments_file_stands_for_its_finished_runs(tmp_path: Path) -> None:
+    experiment = tmp_path / "mine.toml"
+    experiment.write_text(
+        'title = "Mine"\npreset = "digits"\nseeds = 2\n[settings]\nlimit = 60\n'
+        '[columns]\nNoisy = { noise = 0.4 }\n[[rows]]\nmethod = "ER"\n'
+        '[[rows]]\nmethod = "Ours"\nselect = "sphere"\nbaseline = "ER"\n'
+    )
+    runs = tmp_path / "runs"
+    assert main(["sweep", str(experiment), "--out", str(runs), "--quiet"]) == 0
+    [comparison] = read_sources([experiment], runs)
+    content = content_of(comparison)
+    assert (content["title"], content["columns"], content["runs"]) == ("Mine", ["Noisy"], 4)
+    assert content["curves"]["Noisy"]["lines"].keys() == {"ER", "Ours"}
+    assert content["seconds"].keys() == {"ER", "Ours"}
+    assert {"name": "limit", "value": "60"}.items() <= next(
+        setting for setting in content["settings"] if setting["name"] == "limit"
+    ).items()
+
+
 def test_nothing_to_report_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 2
     assert "no finished run and no saved result" in capsys.readouterr().err

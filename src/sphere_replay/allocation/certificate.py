@@ -12,7 +12,8 @@ source's share of the transport has mass one, so errors pass from step to step w
 
 Every term is a sum over memories of something that one exact row of K and of E tells about one
 memory. So a sample of memories gives an unbiased estimate of the bound, and Student's t what it may
-be at most. Scales and temperature are those of the allocation; rounding is left out.
+be at most. Scales, temperature and agreement are those of the allocation;
+rounding is left out.
 """
 
 import math

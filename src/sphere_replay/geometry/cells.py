@@ -37,7 +37,7 @@ class Cells:
         points: The rows, cell after cell.
         members: Which memory each place holds, `[m]`; `places` is the inverse.
         cell_of: Cell of each place, `[m]`.
-        spans: The places of each cell.
+        spans: The places of each cell, and `sizes` how many these are.
         centers: Mean of each cell, `[c, d]`.
         spread: How far each place lies from its center, in units in which landmarks err, `[m]`.
     """

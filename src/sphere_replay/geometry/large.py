@@ -21,16 +21,19 @@ from torch import Tensor
 from sphere_replay.geometry.calibration import scale_of_neighbors
 from sphere_replay.geometry.cells import Cells, costs_between
 from sphere_replay.geometry.order import smallest
-from sphere_replay.geometry.pilot import Plan, Rows, planned
+from sphere_replay.geometry.pilot import (
+    LARGEST_EXPONENT,
+    LEAST_EXPONENT,
+    Plan,
+    Rows,
+    planned,
+)
 from sphere_replay.geometry.protocol import Neighborhood
 from sphere_replay.geometry.sources import PointSource
 from sphere_replay.numeric import accumulation_dtype, median
 
 PAIRS = 2048
 """Memories near each one, about, whose kernel is exact; at least those of its own cell."""
-
-LEAST_EXPONENT, LARGEST_EXPONENT = -87.0, 80.0
-"""exp() of less is no normal number; more belongs to pairs that are out of reach."""
 
 _NOTHING = 1e-30
 """Products below this stand for zero, where a memory's own part is left out."""
@@ -58,7 +61,7 @@ class CellGeometry:
 
     Args:
         source: Points whose pairwise distances are the costs.
-        pairs: How many memories near each one are exact.
+        pairs: How many memories near each one are exact; `PAIRS` unless given.
         cells: Cells to use; found anew unless given.
         seed: Of the sample that cells are found by, and of nothing else.
     """
@@ -66,13 +69,13 @@ class CellGeometry:
     def __init__(
         self,
         source: PointSource,
-        pairs: int = PAIRS,
+        pairs: int | None = None,
         *,
         cells: Cells | None = None,
         seed: int = 0,
     ) -> None:
         self._root = source.root
-        self._pairs = pairs
+        self._pairs = PAIRS if pairs is None else pairs
         self.cells = cells or Cells(source.points, torch.Generator().manual_seed(seed))
         self.size = len(self.cells.points)
         """Number of memories m."""
@@ -287,7 +290,12 @@ class LowRankGeometry(CellGeometry):
     """A memory's own cell exactly, all others by landmarks: for wide kernels."""
 
     def __init__(
-        self, source: PointSource, pairs: int = 0, *, cells: Cells | None = None, seed: int = 0
+        self,
+        source: PointSource,
+        pairs: int | None = 0,
+        *,
+        cells: Cells | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__(source, pairs, cells=cells, seed=seed)
 

@@ -18,7 +18,8 @@ _NEGLIGIBLE = 1e-5
 """A share of the kernel's mass that may be left out."""
 _ACCURATE = 2e-4
 """Mean relative error of row sums at which landmarks alone will do."""
-_LEAST_EXPONENT, _LARGEST_EXPONENT = -80.0, 40.0
+LEAST_EXPONENT, LARGEST_EXPONENT = -87.0, 80.0
+"""exp() of less is no normal number; more belongs to pairs that are out of reach."""
 _LARGEST_GAIN = 2.0
 """Of log g: more is no correction any longer."""
 
@@ -112,8 +113,8 @@ def _sums(
     for rows in pilots(PILOTS):
         precise = accumulation_dtype(rows.costs.device)
         size = effective_sizes(rows.costs, eps)
-        kernel = rows.costs.mul_(-1 / eps).clamp_(min=_LEAST_EXPONENT).exp_()
-        exponents = rows.by_landmarks.mul_(-1 / eps).clamp_(_LEAST_EXPONENT, _LARGEST_EXPONENT)
+        kernel = rows.costs.mul_(-1 / eps).clamp_(min=LEAST_EXPONENT).exp_()
+        exponents = rows.by_landmarks.mul_(-1 / eps).clamp_(LEAST_EXPONENT, LARGEST_EXPONENT)
         rough = exponents.exp_()
         exact, found = [], []
         for near, gain in zip(nears, gains, strict=True):

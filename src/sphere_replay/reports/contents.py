@@ -17,6 +17,7 @@ from sphere_replay.reports.tables import Cell, fill, mean_passes
 from sphere_replay.runs.domains import domain, resolve
 from sphere_replay.runs.log import read_log
 from sphere_replay.runs.metrics import METRICS
+from sphere_replay.runs.settings import merged
 from sphere_replay.runs.table import Measure, Table
 
 _POINTS = 160
@@ -235,7 +236,7 @@ def _described(comparison: Comparison) -> dict[str, tuple[Mapping[str, Any], dic
     for row in table.rows:
         if row.method not in methods:
             continue
-        given = {**table.settings, **row.settings, **comparison.settings}
+        given = merged(table.settings, row.settings, comparison.settings)
         try:
             config = resolve(table.preset, host=row.host, select=row.select, **given)
         except UserError:  # a preset or setting of another version: the numbers stand without it
@@ -264,8 +265,11 @@ def _text(value: Any) -> str:
 def _commands(comparison: Comparison) -> dict[str, str]:
     """The command that makes the runs, and those that show them elsewhere."""
     commands = {"runs": comparison.command}
-    if comparison.folders:
+    if comparison.configs:
         return commands | {"report": f"sphere report {comparison.origin} --out report.html"}
+    if comparison.folders:  # an experiment's file
+        show = f"sphere table {comparison.origin} --runs runs"
+        return commands | {"gains": f"{show} --forest gains.pdf", "table": f"{show} --latex"}
     name = comparison.table.name
     show = f"sphere table {name.removesuffix('-small')}"
     if name.endswith("-small"):

@@ -11,9 +11,11 @@ from sphere_replay.reports.sources import Comparison, read_sources
 from sphere_replay.storage.files import write_atomically
 
 
-def write_report(sources: Sequence[Path], out: Path, title: str) -> int:
-    """Write the page of saved results and run folders; its size in bytes."""
-    comparisons = read_sources(sources)
+def write_report(
+    sources: Sequence[Path], out: Path, title: str, runs_in: Path = Path("runs")
+) -> int:
+    """Write the page of saved results, run folders and experiments; its size in bytes."""
+    comparisons = read_sources(sources, runs_in)
     return _write(out, title, comparisons, _recorded(comparisons))
 
 

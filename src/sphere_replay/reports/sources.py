@@ -9,10 +9,12 @@ from sphere_replay.config import Pair
 from sphere_replay.errors import ConfigError, DataError, UsageError
 from sphere_replay.reports.collection import FinishedRun, from_entries, load_collection
 from sphere_replay.runs import domains
+from sphere_replay.runs.experiment import SUFFIX, load_experiment
 from sphere_replay.runs.folder import RunFolder
+from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.metrics import METRICS
 from sphere_replay.runs.table import SMALL, Measure, Row, Table
-from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS
+from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, runs_of, seeds_of
 
 _BY_CHANCE = ("seed", "order")
 _OWN_PLACES = ("host", "select", "noise", *_BY_CHANCE)
@@ -37,12 +39,18 @@ class Comparison:
     """Of the runs, in their order; none for saved results."""
 
 
-def read_sources(paths: Iterable[Path]) -> list[Comparison]:
-    """Comparisons from files of `sphere sweep --save`, run folders, or folders of either."""
+def read_sources(paths: Sequence[Path], runs_in: Path = Path("runs")) -> list[Comparison]:
+    """Comparisons from files of `sphere sweep --save`, run folders, or folders of either.
+
+    An experiment's file stands for its finished runs in the folder `runs_in`.
+    """
     files: list[Path] = []
     folders: list[Path] = []
+    found: list[Comparison] = []
     for path in paths:
-        if path.is_file():
+        if path.suffix == SUFFIX:
+            found += _of_experiment(path, runs_in)
+        elif path.is_file():
             files.append(path)
         elif (path / "config.json").is_file():
             folders.append(path)
@@ -52,7 +60,7 @@ def read_sources(paths: Iterable[Path]) -> list[Comparison]:
             files += [] if runs else sorted(path.glob("*.json"))
         else:
             raise UsageError(f"{path} does not exist: name saved results, or folders of runs")
-    found = [comparison for path in files if (comparison := _of_collection(path))]
+    found += [comparison for path in files if (comparison := _of_collection(path))]
     found += _of_folders(folder for folder in folders if RunFolder(folder).finished)
     if not found:
         raise UsageError(
@@ -60,6 +68,18 @@ def read_sources(paths: Iterable[Path]) -> list[Comparison]:
             f"{', '.join(map(str, paths)) or 'no place'}"
         )
     return found
+
+
+def _of_experiment(path: Path, runs_in: Path) -> list[Comparison]:
+    table = load_experiment(path)
+    wanted = runs_of(table, seeds_of(table))
+    places = [run_folder(run.config, runs_in) for run in wanted]
+    made = [(run, place) for run, place in zip(wanted, places, strict=True) if place.finished]
+    if not made:
+        return []
+    runs = [FinishedRun(r.method, r.column, r.config.pair, place.results) for r, place in made]
+    command = f"sphere sweep {path} --out {runs_in}"
+    return [Comparison(table, runs, str(path), command, folders=[place.path for _, place in made])]
 
 
 def _of_collection(path: Path) -> Comparison | None:

@@ -5,6 +5,7 @@ It holds everything it needs and fetches nothing: send it, keep it, open it in a
 Examples:
   sphere report results --out report.html
   sphere report runs --out report.html
+  sphere report examples/experiment.toml --runs runs
   sphere report results/mnist.json runs/mnist-er-ace-sphere-noise40-seed0-1a2b3c4d
 """
 
@@ -19,7 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="PATH",
-        help="files of `sphere sweep --save`, run folders, or folders of either",
+        help="files of `sphere sweep --save`, run folders, folders of either, experiments' files",
+    )
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="where the runs of an experiment's file are (default: runs)",
     )
     parser.add_argument(
         "--out",
@@ -35,6 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, summarise, write."""
     from sphere_replay.reports.report import write_report
 
-    size = write_report(arguments.sources, arguments.out, arguments.title)
+    size = write_report(arguments.sources, arguments.out, arguments.title, arguments.runs)
     print(f"{arguments.out} ({size / 1e6:.1f} MB)")
     return 0

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import SequentialSampler
 
 from sphere_replay.errors import DataError
 from sphere_replay.integrations.transformers.callback import (
@@ -59,7 +58,7 @@ class ReplayMixin(_Trainer):
     ) -> None:
         if not isinstance(replay, ReplaySession):
             replay = ReplayArguments.of(replay)  # before the trainer sets out to tokenize
-        tasks, args, options = adopt_tasks(args, options)
+        tasks, args, options = adopt_tasks(args, options, whole=False)
         super().__init__(*args, **options)
         check_trainer(self.args)
         if not isinstance(replay, ReplaySession):
@@ -70,7 +69,7 @@ class ReplayMixin(_Trainer):
         """Evaluates a `TaskSequence` after each of its tasks."""
         if tasks is not None:
             self.task_evaluation = TaskEvaluation(tasks, task_metric).attach(self)
-            self.task_evaluation.ordered = True
+            self.task_evaluation.sizes = tasks.sizes(self.train_dataset)
         self._task_field = replay.arguments.task_field if tasks is None else TASK_FIELD
         self._task_names: list[str] = []
         self._bookkeeping = ReplayBookkeeping(replay)
@@ -128,11 +127,11 @@ class ReplayMixin(_Trainer):
             vars(self).update(data_collator=plain, _signature_columns=kept)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """In order if a sequence of tasks is trained on, whatever the arguments say."""
-        if self.task_evaluation is None:
+        """The order of a sequence of tasks, whatever the arguments say."""
+        evaluation = self.task_evaluation
+        if evaluation is None or evaluation.sizes is None:
             return super()._get_train_sampler(train_dataset)
-        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
-        return SequentialSampler(dataset)
+        return evaluation.tasks.order(evaluation.sizes)
 
     def _names_in(self, field: str) -> list[str]:
         """The names of the training set's tasks, in order; none if they are numbers."""

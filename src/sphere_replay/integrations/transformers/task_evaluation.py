@@ -35,8 +35,8 @@ class TaskEvaluation(TrainerCallback):
         if greater_is_better is None:
             greater_is_better = not metric.endswith("loss")
         self.greater_is_better = greater_is_better
-        self.ordered = False
-        """The trainer is known to keep the order of its training set."""
+        self.sizes: list[int] | None = None
+        """Examples of each task, from a trainer that is known to keep the sequence's order."""
         self._steps: list[int] = []
         self._history: list[dict[str, Any]] = []
 
@@ -60,21 +60,29 @@ class TaskEvaluation(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Find the updates after which tasks end."""
-        if not (self.ordered or keeps_order(args)):
+        if self.sizes is None and not keeps_order(args):
             raise DataError(
                 "a sequence of tasks must not be shuffled: set "
                 'train_sampling_strategy="sequential" (shuffle_dataset=False for GRPO)'
             )
         rows = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
         rows //= getattr(args, "num_generations", None) or 1  # GRPO repeats each prompt
-        steps = [-(-end // rows) for end in self.tasks.ends]
+        ends = self.tasks.ends(self.sizes or self.tasks.sizes(self.tasks.once))
+        seen = getattr(kwargs["train_dataloader"], "dataset", ())
+        if self.sizes is None and len(seen) != ends[-1]:
+            raise DataError(
+                f"the training set has {len(seen)} examples, the sequence {ends[-1]}: pass "
+                "train_dataset=tasks.stream; if the trainer has dropped some, use one of this "
+                "package, which can tell them apart"
+            )
+        steps = [-(-end // rows) for end in ends]
         if state.max_steps > steps[-1]:
             raise DataError(
                 f"{state.max_steps} updates of {rows} examples would begin the sequence again "
                 f"after {steps[-1]}: leave max_steps out, and say by TaskSequence(passes=...) how "
                 "often to go through each task (trainers of this package take num_train_epochs)"
             )
-        if state.max_steps >= self.tasks.ends[-1] // rows:
+        if state.max_steps >= ends[-1] // rows:
             # An incomplete last batch has been dropped: the sequence ends one update earlier.
             steps = [min(step, state.max_steps) for step in steps]
         self._steps, self._history = steps, state.log_history

@@ -1,8 +1,10 @@
 """A sequence of tasks as one object: the stream a trainer learns, and what it is evaluated on."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -68,41 +70,53 @@ class TaskSequence:
         """The same tasks, each gone through so often."""
         other = copy.copy(self)
         other.passes = passes
-        vars(other).pop("stream", None)
         return other
 
     @cached_property
-    def stream(self) -> Any:
-        """One `Dataset`: task after task, with the column `task`."""
+    def once(self) -> Any:
+        """One `Dataset`: task after task, each example once, with the column `task`."""
         datasets = require("datasets", "instruct")
         parts = []
         for name, data in self._train.items():
-            order = torch.cat([self._order(name, number) for number in range(self.passes)])
             if TASK_FIELD in data.column_names:
                 data = data.remove_columns(TASK_FIELD)
-            part = data.select(order.tolist())
+            part = data.select(self._shuffled(len(data), f"examples of {name}")[: self._examples])
             parts.append(part.add_column(TASK_FIELD, [name] * len(part)))
         return datasets.concatenate_datasets(parts)
 
     @property
-    def ends(self) -> list[int]:
+    def stream(self) -> Any:
+        """The whole stream as one `Dataset`: what a trainer sees that takes it as it comes."""
+        return self.once.select(self.order(self.sizes(self.once)))
+
+    def sizes(self, dataset: Any) -> list[int]:
+        """How many examples of each task a data set has."""
+        counted = Counter(dataset[TASK_FIELD])
+        return [counted[name] for name in self._train]
+
+    def order(self, sizes: Sequence[int]) -> list[int]:
+        """Rows of `once` in the order of the stream; trainers may have dropped some."""
+        order: list[int] = []
+        start = 0
+        for name, size in zip(self._train, sizes, strict=True):
+            order += range(start, start + size)
+            for number in range(1, self.passes):
+                places = self._shuffled(size, f"pass {number} of {name}")
+                order += [start + place for place in places]
+            start += size
+        return order
+
+    def ends(self, sizes: Sequence[int]) -> list[int]:
         """How many examples of the stream have passed when each task ends."""
-        sizes = torch.tensor([self.passes * self._size(name) for name in self._train])
-        ends: list[int] = sizes.cumsum(0).tolist()
-        return ends
+        return [self.passes * end for end in accumulate(sizes)]
 
-    def _size(self, name: str) -> int:
-        size = len(self._train[name])
-        return size if self._examples is None else min(self._examples, size)
-
-    def _order(self, name: str, number: int) -> torch.Tensor:
-        """Rows of the task in its `number`-th pass: the same ones every time."""
-        size, kept = len(self._train[name]), self._size(name)
+    def _shuffled(self, size: int, purpose: str) -> list[int]:
         if self._seed is None:
-            return torch.arange(kept)
-        chosen = torch.randperm(size, generator=generator_for(self._seed, f"examples of {name}"))
-        order = generator_for(self._seed, f"stream order of {name}, pass {number}")
-        return chosen[:kept][torch.randperm(kept, generator=order)]
+            return list(range(size))
+        order: list[int] = torch.randperm(
+            size, generator=generator_for(self._seed, purpose)
+        ).tolist()
+        return order
 
     def _check(self) -> None:
         columns = None
@@ -143,12 +157,13 @@ def passes_of(arguments: TrainingArguments) -> int:
 
 
 def adopt_tasks(
-    args: tuple[Any, ...], options: dict[str, Any]
+    args: tuple[Any, ...], options: dict[str, Any], *, whole: bool
 ) -> tuple[TaskSequence | None, tuple[Any, ...], dict[str, Any]]:
     """A trainer's arguments with what a sequence stands for in its place.
 
-    The stream becomes the training set and its evaluation sets those of the trainer, unless it
-    has others. `num_train_epochs` are passes over each task; the sequence itself is trained once.
+    Its examples become the training set, each once unless the `whole` stream is asked for, and its
+    evaluation sets those of the trainer, unless it has others. `num_train_epochs` are passes over
+    each task; the sequence itself is trained once.
     """
     tasks = options.get("train_dataset")
     if any(isinstance(value, TaskSequence) for value in args):
@@ -167,7 +182,7 @@ def adopt_tasks(
     if found and found[0].num_train_epochs != 1:
         tasks = tasks.with_passes(tasks.passes * passes_of(found[0]))
     options = {name: once(value) for name, value in options.items()}
-    options["train_dataset"] = tasks.stream
+    options["train_dataset"] = tasks.stream if whole else tasks.once
     if options.get("eval_dataset") is None and tasks.evaluation:
         options["eval_dataset"] = tasks.evaluation
     return tasks, tuple(map(once, args)), options

@@ -28,6 +28,7 @@ _BOOKS = (
     "entropy_coef",
     "_last_world_entropy",
     "_entropy_window_stats",
+    "_total_train_tokens",
 )
 
 

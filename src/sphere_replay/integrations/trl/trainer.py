@@ -54,7 +54,7 @@ class SphereGRPOTrainer(GRPOTrainer):
         **options: Any,
     ) -> None:
         arguments = GroupReplayArguments.of(replay)
-        tasks, args, options = adopt_tasks(args, options)
+        tasks, args, options = adopt_tasks(args, options, whole=True)
         super().__init__(*args, **options)
         self.task_evaluation: TaskEvaluation | None = None
         """Evaluates a `TaskSequence` after each of its tasks."""

@@ -1,0 +1,80 @@
+"""Work on tiles is the same on any number of threads, and leaves torch's own setting alone."""
+
+import multiprocessing
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from sphere_replay import Sphere, allocate
+from sphere_replay.geometry.threads import in_order
+from tensors import random
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def setting() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_results_come_in_order_from_threads_that_run_alone() -> None:
+    torch.set_num_threads(3)
+
+    def work(piece: int) -> tuple[int, int, bool]:
+        return piece, torch.get_num_threads(), threading.current_thread() is threading.main_thread()
+
+    expected = [(piece, 1, False) for piece in range(20)]
+    assert list(in_order(work, range(20), CPU)) == expected
+    assert torch.get_num_threads() == 3
+    inherited: list[int] = []
+    later = threading.Thread(target=lambda: inherited.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert inherited == [3]
+
+
+def test_a_failure_reaches_the_caller() -> None:
+    torch.set_num_threads(2)
+    with pytest.raises(ZeroDivisionError):
+        list(in_order(lambda piece: 1 / piece, [2, 1, 0, 1], CPU))
+    assert list(in_order(abs, [-1, -2], CPU)) == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["vision", "calibrated", "instruct"])
+def test_allocations_do_not_depend_on_threads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.tiles.TILE", {"cpu": 64})
+    features, increments = random(300, 12), random(300, seed=1)
+    labels = torch.arange(300) % 4
+
+    def weights(threads: int) -> Tensor:
+        torch.set_num_threads(threads)
+        recipe: Sphere = getattr(Sphere, name)()
+        return allocate(increments, features, recipe, labels=labels).weights
+
+    alone = weights(1)
+    assert torch.equal(weights(2), alone)
+    assert torch.equal(weights(4), alone)
+    with torch.inference_mode():
+        assert torch.equal(weights(2), alone)
+
+
+def _squares(answers: "multiprocessing.SimpleQueue[list[int]]") -> None:
+    answers.put(list(in_order(lambda piece: piece**2, [1, 2, 3], CPU)))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    torch.set_num_threads(2)
+    list(in_order(abs, [1, 2], CPU))
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=_squares, args=(answers,))
+    child.start()
+    child.join(timeout=60)
+    assert child.exitcode == 0
+    assert answers.get() == [1, 4, 9]
