@@ -71,7 +71,7 @@ def trained_features(size: int, dim: int) -> tuple[Tensor, Tensor]:
 def _train(network: nn.Module, images: Tensor, labels: Tensor, order: torch.Generator) -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     for _ in range(_EPOCHS):
-        for batch in torch.randperm(len(images), generator=order).split(_BATCH):
+        for batch in torch.split(torch.randperm(len(images), generator=order), _BATCH):
             optimizer.zero_grad()
             loss = cross_entropy(network(images[batch]), labels[batch])
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped

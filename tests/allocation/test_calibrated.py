@@ -166,7 +166,8 @@ class TestRecipe:
         recipe = Sphere.calibrated()
         assert recipe.scales == CalibratedScales(8.0, 40.0, 0.5, "increments")
         assert recipe.distance == Sphere.vision().distance
-        assert (recipe.alpha, recipe.agreement, recipe.leave_one_out) == (0.5, 0.9, False)
+        assert (recipe.alpha, recipe.agreement, recipe.leave_one_out) == (0.5, 1.0, False)
+        assert (recipe.votes, recipe.strength) == ("balanced", "noise")
 
     def test_everything_can_be_overridden(self) -> None:
         recipe = Sphere.calibrated(

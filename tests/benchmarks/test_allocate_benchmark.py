@@ -166,8 +166,9 @@ def test_further_cells_compare_equals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.conditions._EPOCHS", 1)
     monkeypatch.setattr("benchmarks.conditions._SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(timing, "PROCESS", Path("/nowhere"))
-    sizes = {"busy_at": [60], "trained_at": [60], "calibrated_at": [60]}
-    plan = replace(BENCHMARK.quick, sizes=[60], dims=(8,), least_seconds=0.0, **sizes)
+    at = (60,)
+    plan = replace(BENCHMARK.quick, sizes=at, dims=(8,), least_seconds=0.0)
+    plan = replace(plan, busy_at=at, trained_at=at, calibrated_at=at)
     _, *further = measure(plan, Progress())
     found = {cell["case"]: set(cell["ratios"]) for cell in further}
     assert found["busy"] == {"naive / sphere", "topk / sphere", "sphere / gemm"}

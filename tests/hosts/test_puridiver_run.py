@@ -46,9 +46,13 @@ def test_interrupted_anywhere_a_run_ends_with_the_same_bits(select: str) -> None
     config = brief(select)
     whole = VisionJob(config, DIGITS)
     records = [whole.advance(step) for step in range(len(whole))]
-    batches = sum(1 for task in range(5) for _ in whole.stream.batches(task, config.batch))
+    batches = sum(
+        1
+        for task in range(5)
+        for _ in whole.stream.batches(task, config.batch, drop_last=config.drop_last)
+    )
     assert len(whole) == batches + 5 * EPOCHS
-    first_fit = sum(1 for _ in whole.stream.batches(0, config.batch))
+    first_fit = sum(1 for _ in whole.stream.batches(0, config.batch, drop_last=config.drop_last))
     # Before, within and after the first fit, and wherever else.
     stops = {first_fit, first_fit + 1, first_fit + 4, first_fit + EPOCHS}
     stops |= set(random.Random(select).sample(range(len(whole)), 4))

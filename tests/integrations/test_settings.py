@@ -57,7 +57,7 @@ def test_the_parser_of_transformers() -> None:
 class Mine:
     """Somebody's own way to choose: the lowest loss."""
 
-    needs_scores, needs_features, every = True, False, 1
+    needs_scores, needs_features, needs_increments, every = True, False, False, 1
 
     def weigh(self, scores: Scores, running_scale: float | None, generator: Any) -> Any:
         return MirTop(top=4).weigh(Scores(-scores.losses, scores.losses), running_scale, generator)

@@ -294,9 +294,10 @@ def test_a_calibrated_selection_has_a_recipe_of_its_own() -> None:
     config = calibrated(alpha=0.25, select_options={"agreement": 0.5})
     selection = build_host(config).replay.selection
     recipe = Sphere.calibrated(alpha=0.25, agreement=0.5)
-    assert selection == SphereSelection(recipe, unit_mass=True)
+    assert selection == SphereSelection(recipe, unit_mass=True, every=16)
     kept = calibrated(select_options={"unit_mass": False})
-    assert build_host(kept).replay.selection == SphereSelection(Sphere.calibrated())
+    assert build_host(kept).replay.selection == SphereSelection(Sphere.calibrated(), every=16)
+    assert (kept.every, calibrated(every=4).every) == (16, 4)
     assert calibrated(calibration={"unit_mass": False}) == kept  # as it was called before
     with pytest.raises(ConfigError, match=r"selection sphere-calibrated: .*'agrement'"):
         calibrated(select_options={"agrement": 0.5})
