@@ -1,6 +1,7 @@
 """Domain-incremental, blurred, imbalanced and task-free streams: by exact counts."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -110,7 +111,7 @@ def test_domains_share_labels_and_noise_stays_in_them() -> None:
     [{"scenario": "domain"}, {"blur": 0.2}, {"imbalance": 5.0}, {"task_free": True}],
     ids=lambda kind: next(iter(kind)),
 )
-def test_runs_of_every_kind(tmp_path: Path, kind: dict[str, object]) -> None:
+def test_runs_of_every_kind(tmp_path: Path, kind: dict[str, Any]) -> None:
     plain = resolve("digits", "er", "sphere", seed=1, limit=300)
     config = resolve("digits", "er", "sphere", seed=1, limit=300, **kind)
     assert not set(kind) & set(plain.to_dict())
@@ -149,6 +150,6 @@ def test_a_task_free_learner_is_told_of_the_end_alone(monkeypatch: pytest.Monkey
         ("er", {"scenario": "domain", "split_by": "clean"}, "leave split_by"),
     ],
 )
-def test_what_cannot_be_is_refused(host: str, settings: dict[str, object], words: str) -> None:
+def test_what_cannot_be_is_refused(host: str, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         resolve("digits", host, **settings)
