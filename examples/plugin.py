@@ -29,6 +29,7 @@ class Tempered:
     temperature: float = 0.5
     needs_scores = True
     needs_features = False
+    needs_increments = True
     every = 4
 
     def weigh(

@@ -34,7 +34,7 @@ from sphere_replay.replay import Weighting
 @dataclass(frozen=True)
 class Mine:
     power: float = 2.0
-    needs_scores, needs_features, every = True, False, 2
+    needs_scores, needs_features, needs_increments, every = True, False, False, 2
 
     def weigh(self, scores, running_scale, generator):
         weights = scores.losses.clamp(min=1e-9).double() ** (self.power + 1.0)

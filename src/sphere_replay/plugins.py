@@ -153,7 +153,7 @@ def _check_selection(name: str, made: type) -> None:
         raise ConfigError(f"selection {name!r} lacks {', '.join(missing)}, see replay.Selection")
 
 
-_MEMBERS = ("needs_scores", "needs_features", "every", "weigh")
+_MEMBERS = ("needs_scores", "needs_features", "needs_increments", "every", "weigh")
 
 
 def _check_settings(owner: str, settings: dict[str, Any]) -> None:

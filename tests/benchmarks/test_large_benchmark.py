@@ -28,7 +28,7 @@ def test_cells_say_how_far_and_how_often(monkeypatch: pytest.MonkeyPatch) -> Non
     plan = replace(
         BENCHMARK.quick, sizes=(1000, 1500), trials=1, trial_size=1000, rows=2000, least_seconds=0.0
     )
-    report = harness.measure("large", BENCHMARK, plan, Progress())
+    report = harness.measure("large", replace(BENCHMARK, threads=1), plan, Progress())
     by_name = {(cell["figure"], cell["m"]): cell for cell in report.cells}
     assert "growth" not in by_name["allocate, classes", 1000]
     assert "growth" in by_name["allocate, classes", 1500]

@@ -92,7 +92,7 @@ def test_each_domain_says_who_it_is() -> None:
 
 def test_an_option_of_several_domains_means_the_same_in_each() -> None:
     assert {name: owners for name, (_, owners) in options().items()} == {
-        "noise": ["vision"],
+        "noise": ["vision", "instruct"],
         "limit": ["vision"],
         "device": ["vision", "coding"],
         "order": ["instruct"],
@@ -117,8 +117,8 @@ def test_an_unknown_preset_is_answered_with_a_close_one() -> None:
 
 
 def test_a_setting_of_another_domain_is_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown setting 'noise'"):
-        resolve("instruct-tiny", noise=0.4)
+    with pytest.raises(ConfigError, match="unknown setting 'limit'"):
+        resolve("instruct-tiny", limit=100)
     with pytest.raises(ConfigError, match="unknown setting 'order'"):
         resolve("digits", order="1")
 

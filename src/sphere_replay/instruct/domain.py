@@ -15,7 +15,7 @@ DOMAIN = Domain(
     job="sphere_replay.instruct.job",
     tables=tables_in("sphere_replay.instruct"),
     options=(
-        Option("noise", "share of wrong answers (default: 0)", float, "RATE"),
+        Option("noise", "share of wrong labels (default: the preset's)", float, "RATE"),
         Option("order", "number of a task order, or tasks with commas (default: 0)"),
         Option("model", "a hub id or folder", metavar="ID"),
     ),

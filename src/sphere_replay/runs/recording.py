@@ -101,7 +101,7 @@ class Recorder:
 
 def moments_of(steps: Sequence[int], count: int, every: int) -> list[int]:
     """So many of the steps, evenly spaced, the last with a rescoring still to come after it."""
-    last = max(1, len(steps) - 1 - every)
+    last = max(1, len(steps) - 1 - min(every, len(steps) // 4))
     places = sorted({max(1, last * place // count) for place in range(1, count + 1)})
     return [steps[place] for place in places if place < len(steps)]
 
@@ -142,7 +142,10 @@ def described(scores: Scores, weighting: Weighting, recipe: Sphere, shown: Shown
     }
     if shown.labels is not None:
         labels = shown.labels.to(geometry.device)
-        tree["backing"] = back_labels(geometry, allocation.eps_s, labels).shares.float()
+        backing = allocation.backing  # by the recipe's own way of counting, if it counts at all
+        if backing is None:
+            backing = back_labels(geometry, allocation.eps_s, labels).shares
+        tree["backing"] = backing.float()
         tree["voted"], tree["votes"] = _votes(geometry, allocation.eps_s, labels)
     return tree
 

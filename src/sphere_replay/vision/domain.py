@@ -15,7 +15,7 @@ DOMAIN = Domain(
     job="sphere_replay.vision.job",
     tables=tables_in("sphere_replay.vision"),
     options=(
-        Option("noise", "share of wrong labels (default: 0.4)", float, "RATE"),
+        Option("noise", "share of wrong labels (default: the preset's)", float, "RATE"),
         Option("limit", "use N examples of the stream", int, "N", also_set=True),
         Option("device", "cpu or cuda (default: the preset's)"),
     ),
