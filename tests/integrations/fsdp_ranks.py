@@ -93,7 +93,7 @@ def die_while_others_wait(root: Path) -> None:
     score, rank = training.replay.score, training.args.process_index
 
     def dying(*args: Any, **options: Any) -> Any:
-        if rank == 1 and training.state.global_step == 2:
+        if rank == 1 and training.state.global_step >= 2:
             os._exit(3)
         return score(*args, **options)
 

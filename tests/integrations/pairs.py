@@ -33,7 +33,7 @@ def launch(script: Path, folder: Path) -> Path:
         start_new_session=True,
     )
     try:
-        _, errors = launched.communicate(timeout=240)
+        _, errors = launched.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         os.killpg(launched.pid, signal.SIGKILL)  # the workers too
         raise

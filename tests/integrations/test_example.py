@@ -73,4 +73,4 @@ def test_the_sharded_example_on_one_process(
 def test_the_configuration_is_accelerates() -> None:
     config = load_config_from_file(str(EXAMPLES / "fsdp.yaml"))
     assert config.fsdp_config["fsdp_version"] == 2
-    assert str(config.distributed_type) == "FSDP"
+    assert config.distributed_type == "FSDP"

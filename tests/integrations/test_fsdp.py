@@ -69,7 +69,7 @@ def test_a_process_that_dies_does_not_leave_the_other_waiting(tmp_path: Path) ->
         for rank in ("0", "1")
     ]
     try:
-        errors = [process.communicate(timeout=240)[1] for process in both]
+        errors = [process.communicate(timeout=600)[1] for process in both]
     finally:
         for process in both:
             process.kill()

@@ -57,7 +57,7 @@ def test_the_parser_of_transformers() -> None:
 class Mine:
     """Somebody's own way to choose: the lowest loss."""
 
-    needs_scores, needs_features, every = True, False, 1
+    needs_scores, needs_features, needs_increments, every = True, False, False, 1
 
     def weigh(self, scores: Scores, running_scale: float | None, generator: Any) -> Any:
         return MirTop(top=4).weigh(Scores(-scores.losses, scores.losses), running_scale, generator)
@@ -90,7 +90,7 @@ def test_what_is_no_selection_is_refused(wrong: Any) -> None:
 @pytest.mark.parametrize("wrong", [Sphere.calibrated(), SphereSelection(Sphere.calibrated())])
 def test_a_recipe_that_asks_for_labels_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="asks neighbours about stored class labels"):
-        ReplayArguments(select=wrong)
+        GroupReplayArguments(select=wrong)
 
 
 def test_a_checkpoint_remembers_a_selection_that_is_an_object(tmp_path: Path) -> None:

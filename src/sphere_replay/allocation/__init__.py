@@ -15,6 +15,7 @@ from sphere_replay.allocation.scales import (
     SpreadScales,
     TemperatureRule,
 )
+from sphere_replay.allocation.sharded import ShardedAllocation, allocate_sharded
 
 __all__ = [
     "Allocation",
@@ -27,11 +28,13 @@ __all__ = [
     "Sample",
     "Scales",
     "Scheme",
+    "ShardedAllocation",
     "Sphere",
     "SpreadScales",
     "Strength",
     "TemperatureRule",
     "Votes",
     "allocate",
+    "allocate_sharded",
     "inclusion_probabilities",
 ]

@@ -23,6 +23,8 @@ from sphere_replay.geometry.embeddings import center_embeddings
 from sphere_replay.geometry.large import CellGeometry, LowRankGeometry, SparseGeometry
 from sphere_replay.geometry.permuted import PermutedGeometry, exact_rows
 from sphere_replay.geometry.protocol import Approximate, Geometry, Neighborhood
+from sphere_replay.geometry.ring import LostRankError
+from sphere_replay.geometry.sharded import ShardedGeometry
 
 __all__ = [
     "EXACT_UP_TO",
@@ -34,10 +36,12 @@ __all__ = [
     "Euclidean",
     "Geometry",
     "Kind",
+    "LostRankError",
     "LowRankGeometry",
     "Neighborhood",
     "PermutedGeometry",
     "Precomputed",
+    "ShardedGeometry",
     "SparseGeometry",
     "SquaredEuclidean",
     "TiledGeometry",

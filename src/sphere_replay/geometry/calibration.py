@@ -5,6 +5,7 @@ coincide with i, for a kernel of width zero, to m. So does its median over memor
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -28,9 +29,14 @@ _STEPS = 100
 
 def effective_sizes(costs: Tensor, eps: float) -> Tensor:
     """N_eff of each row of costs `[n, m]`: `[n]`."""
-    kernel = torch.mul(costs, -1 / eps).clamp_(min=_LEAST_EXPONENT).exp_()
+    kernel = faded(costs, eps)
     norms: Tensor = torch.linalg.vector_norm(kernel, dim=1)
     return (kernel.sum(dim=1) / norms).square()
+
+
+def faded(costs: Tensor, eps: float) -> Tensor:
+    """exp(-C/eps), as far as it is anything beside 1."""
+    return torch.mul(costs, -1 / eps).clamp_(min=_LEAST_EXPONENT).exp_()
 
 
 def scale_of_neighbors(costs: Tensor, neighbors: float, guess: float = 0.0) -> float:
@@ -39,11 +45,19 @@ def scale_of_neighbors(costs: Tensor, neighbors: float, guess: float = 0.0) -> f
     0 if coincident memories alone are as many, and the end of the search, where all memories count
     alike, if all together are too few. A good `guess` shortens the search.
     """
+    return scale_by_sizes(
+        lambda eps: effective_sizes(costs, eps), float(costs.max()), neighbors, guess
+    )
+
+
+def scale_by_sizes(
+    sizes: Callable[[float], Tensor], largest: float, neighbors: float, guess: float
+) -> float:
+    """The same for whoever knows N_eff `[n]` of every eps, and the largest cost."""
 
     def excess(eps: float) -> float:
-        return math.log(median(effective_sizes(costs, eps)) / neighbors)
+        return math.log(median(sizes(eps)) / neighbors)
 
-    largest = float(costs.max())
     if largest == 0:
         return 0.0
     if guess > 0:

@@ -55,6 +55,20 @@ class UnitRows:
         small = self._features.numel() <= _HELD_ELEMENTS
         return self._features.numel() * self._precision.itemsize if small else 0
 
+    @property
+    def features(self) -> Tensor:
+        """The rows as they were given."""
+        return self._features
+
+    @property
+    def centered(self) -> bool:
+        """Whether the mean of all rows has been subtracted."""
+        return self._mean is not None
+
+    def chosen(self, rows: Tensor) -> Tensor:
+        """The unit rows of these numbers, in float64."""
+        return self._unit(rows)
+
     def rows(self, rows: slice) -> Tensor:
         """The unit rows `[len(rows), d]` in float64; not to be written to."""
         if self.held_bytes == 0:

@@ -53,12 +53,16 @@ def _indices_of_smallest(rows: Tensor, count: int) -> Tensor:
 
 
 def order_statistics(
-    chunks: Callable[[], Iterable[Tensor]], ranks: Sequence[int], dtype: torch.dtype
+    chunks: Callable[[], Iterable[Tensor]],
+    ranks: Sequence[int],
+    dtype: torch.dtype,
+    together: Callable[[Tensor], Tensor] = lambda counts: counts,
 ) -> list[float]:
     """The values of the given ranks (from 0) among non-negative numbers that come in chunks.
 
     Radix selection on bit patterns, which order non-negative floats as the floats themselves: two
     passes over the chunks in float32, four in float64, and never more than a histogram in memory.
+    Where others have chunks too, `together` adds their counts to ours.
     """
     pattern = _BIT_PATTERN[dtype]
     width = torch.iinfo(pattern).bits
@@ -73,8 +77,9 @@ def order_statistics(
                 matching = digits[digits >> _RADIX_BITS == prefix] & ((1 << _RADIX_BITS) - 1)
                 counts = matching.bincount(minlength=1 << _RADIX_BITS)
                 histograms[prefix] = histograms[prefix] + counts if prefix in histograms else counts
+        totals = {prefix: together(histograms[prefix]) for prefix in sorted(histograms)}
         for index, prefix in enumerate(prefixes):
-            cumulative = histograms[prefix].cumsum(0)
+            cumulative = totals[prefix].cumsum(0)
             digit = int(torch.searchsorted(cumulative, remaining[index], right=True))
             if digit > 0:
                 remaining[index] -= int(cumulative[digit - 1])

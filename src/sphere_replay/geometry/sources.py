@@ -79,7 +79,15 @@ class CostSource(Protocol):
 class PointSource:
     """Squared Euclidean distances between unit rows, or their square roots."""
 
-    def __init__(self, points: UnitRows, dtype: torch.dtype, device: torch.device, *, root: bool):
+    def __init__(
+        self,
+        points: UnitRows,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        root: bool,
+        origin: Tensor | None = None,
+    ) -> None:
         self._points = points
         self._root = root
         self.size = len(points)
@@ -91,7 +99,8 @@ class PointSource:
         self._finest_eps = 0.0
         """What the present way serves; the sharp one serves all."""
         if dtype == torch.float32 and not root:
-            self._fast = points.all(dtype, origin=points.rough_center())
+            origin = points.rough_center() if origin is None else origin
+            self._fast = points.all(dtype, origin=origin)
             self._norms = torch.linalg.vector_norm(self._fast, dim=1).square_()
             largest = float(self._norms.max())
             self._finest_eps = _TOLERATED_ROUNDINGS * torch.finfo(dtype).eps * largest
@@ -105,6 +114,20 @@ class PointSource:
     def root(self) -> bool:
         """Whether distances are square roots."""
         return self._root
+
+    @property
+    def fast(self) -> Tensor | None:
+        """Points `[m, d]` for fast distances, as seen from the origin; None if they are others."""
+        return self._fast
+
+    @property
+    def finest_eps(self) -> float:
+        """The smallest scale that the present way serves."""
+        return self._finest_eps
+
+    def seen_from(self, origin: Tensor) -> "PointSource":
+        """The same points with another origin `[d]` for fast distances."""
+        return PointSource(self._points, self.dtype, self.device, root=self._root, origin=origin)
 
     @property
     def held_bytes(self) -> int:
@@ -132,6 +155,10 @@ class PointSource:
         self._anchored = anchored if serves else None
         self._finest_eps = anchored.finest_eps if anchored is not None and serves else 0.0
         return True
+
+    def sharpen_all(self) -> None:
+        """Take the sharp way, which serves every scale."""
+        self._fast, self._anchored, self._finest_eps = None, None, 0.0
 
     def block(self, rows: slice, cols: slice) -> Tensor:
         """Distances `[len(rows), len(cols)]`."""
@@ -164,13 +191,26 @@ class PointSource:
 
     def _sharp_block(self, rows: slice, cols: slice) -> Tensor:
         left, right = self._points.rows(rows), self._points.rows(cols)
-        squared = _from_products(left @ right.T, left.square().sum(1), right.square().sum(1))
-        if rows == cols:
-            squared.fill_diagonal_(torch.inf)  # the caller knows better
-        threshold = _DIRECT_BELOW[self.dtype]
-        if squared.amin() < threshold:
-            _recompute_close(squared, left, right, threshold)
-        return squared
+        return sharp_squared(left, right, self.dtype, same=rows == cols)
+
+
+def sharp_squared(left: Tensor, right: Tensor, dtype: torch.dtype, *, same: bool) -> Tensor:
+    """Squared distances of unit rows in float64, sharp enough for kernels of the given precision.
+
+    Of the same rows twice, the diagonal is left to the caller, who knows it.
+    """
+    squared = fast_squared(left, right)
+    if same:
+        squared.fill_diagonal_(torch.inf)
+    threshold = _DIRECT_BELOW[dtype]
+    if squared.amin() < threshold:
+        _recompute_close(squared, left, right, threshold)
+    return squared
+
+
+def fast_squared(left: Tensor, right: Tensor) -> Tensor:
+    """Squared distances `[a, b]` of points `[a, d]` and `[b, d]` by products alone."""
+    return _from_products(left @ right.T, left.square().sum(1), right.square().sum(1))
 
 
 def _recompute_close(squared: Tensor, left: Tensor, right: Tensor, threshold: float) -> None:

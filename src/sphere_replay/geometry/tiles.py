@@ -29,7 +29,7 @@ DEFAULT_TILE = 4096
 _LEAST_EXPONENT = {torch.float32: -80.0, torch.float64: -700.0}
 """exp() of much less is subnormal: dozens of times slower, and nothing beside K_ii = 1."""
 
-_FEW = 32
+FEW = 32
 _SAMPLE = 128
 """Evenly spaced rows that give a first idea of a scale, and those that settle it."""
 
@@ -112,7 +112,7 @@ class TileGeometry:
             result[:, rows] += along
             if across is not None:
                 result[:, cols] += across
-        return result.T.reshape(vectors.shape)
+        return self._together(result).T.reshape(vectors.shape)
 
     def apply_log_kernel(self, eps: float, log_vector: Tensor) -> Tensor:
         """log(exp(-C/eps) @ exp(log_vector)) for `[m]`, in float64 throughout."""
@@ -131,7 +131,7 @@ class TileGeometry:
             result[rows] = torch.logaddexp(result[rows], along)
             if across is not None:
                 result[cols] = torch.logaddexp(result[cols], across)
-        return result
+        return self._log_together(result)
 
     def neighborhood(self, eps: float) -> Neighborhood:
         """Mass, effective size and radius of every neighbourhood of exp(-C/eps)."""
@@ -148,7 +148,7 @@ class TileGeometry:
                 total[rows] += along
                 if rows != cols:
                     total[cols] += across
-        mass, squares, distance = sums
+        mass, squares, distance = self._together(sums)
         return Neighborhood(mass, mass.square() / squares, distance / (mass * self.unit))
 
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
@@ -156,8 +156,7 @@ class TileGeometry:
         columns = [min(k, self.size - 1) for k in neighbors]
         # Radii are what kernel scales are made of: they must be as sharp as those scales. A few
         # rows tell almost always; where they do not, the search is done again.
-        few = self._source.block(slice(0, self.size, 1 + self.size // _FEW), slice(0, self.size))
-        self._sharpen(float(smallest(few, min(columns) + 1)[:, -1].median()) / self.unit)
+        self._sharpen(self._radius_of_few(min(columns)) / self.unit)
         radius = self._search(columns)
         if self._sharpen(float(radius.median(dim=1).values.min()) / self.unit):
             radius = self._search(columns)
@@ -165,7 +164,7 @@ class TileGeometry:
 
     def kernel_scales(self, neighbors: Sequence[float]) -> list[float]:
         """For each wanted number the eps at which it is the median N_eff of up to 128 memories."""
-        scales = self._scales(self._sampled_rows(_FEW), neighbors, [0.0] * len(neighbors))
+        scales = self._scales(self._sampled_rows(FEW), neighbors, [0.0] * len(neighbors))
         self._sharpen(min(scales) / self.unit)
         for _ in range(2):  # again if the scales turn out finer than the few rows told
             self._fill()
@@ -174,6 +173,11 @@ class TileGeometry:
             if not self._sharpen(min(scales) / self.unit):
                 break
         return [eps / self.unit for eps in scales]
+
+    def _radius_of_few(self, neighbor: int) -> float:
+        """The median raw distance of a few rows to that neighbour."""
+        few = self._source.block(slice(0, self.size, 1 + self.size // FEW), slice(0, self.size))
+        return float(smallest(few, neighbor + 1)[:, -1].median())
 
     def _scales(
         self, rows: Tensor, neighbors: Sequence[float], guesses: Sequence[float]
@@ -187,13 +191,31 @@ class TileGeometry:
     def median_distance(self) -> float:
         """Median of C_kl over pairs k < l; over distinct pairs if most coincide; 0 if all do."""
         pairs = self.size * (self.size - 1) // 2
-        coincident = sum(int((values == 0).sum()) for values in self._pair_values())
+        zeros = torch.zeros(1, dtype=torch.int64, device=self.device)
+        for values in self._pair_values():
+            zeros += (values == 0).sum()
+        coincident = int(self._counts_together(zeros))
         if coincident == pairs:
             return 0.0
         below = coincident if coincident > pairs // 2 else 0
         ranks = [below + (pairs - below - 1) // 2, below + (pairs - below) // 2]
-        low, high = order_statistics(self._pair_values, ranks, self.dtype)
+        low, high = order_statistics(self._pair_values, ranks, self.dtype, self._counts_together)
         return (low + high) / 2 / self.unit
+
+    def _together(self, sums: Tensor) -> Tensor:
+        """Sums over all tiles `[p, m]`, of those over the tiles that were seen here: all of them.
+
+        This and the next two are for a geometry whose tiles are seen in several places.
+        """
+        return sums
+
+    def _log_together(self, log_sums: Tensor) -> Tensor:
+        """The same for the logarithms `[m]` of sums."""
+        return log_sums
+
+    def _counts_together(self, counts: Tensor) -> Tensor:
+        """The same for counts, int64 of any shape."""
+        return counts
 
     def _search(self, columns: Sequence[int]) -> Tensor:
         """Raw distances to the given neighbours, from panels of rows put together from tiles."""
@@ -222,7 +244,7 @@ class TileGeometry:
 
     def _sampled_rows(self, count: int) -> Tensor:
         """Raw distances of about `count` evenly spaced memories to all, from kept tiles if any."""
-        step = math.ceil(self.size / max(count, _FEW))
+        step = math.ceil(self.size / max(count, FEW))
         count = math.ceil(self.size / step)
         sample = torch.empty(count, self.size, dtype=self.dtype, device=self.device)
         bands = list(self._slices()) if self._kept else [slice(0, self.size)]

@@ -109,6 +109,10 @@ class Host(ABC):
     """Whether a selection has anything to decide."""
     TASK_LABELS: ClassVar[bool] = False
     """Whether every training label must be one of its own task's."""
+    TASK_CLASSES: ClassVar[bool] = False
+    """Whether it takes each class for one of a single task."""
+    TOLD_TASKS: ClassVar[bool] = False
+    """Whether it has to be told where tasks begin."""
     BALANCED: ClassVar[bool] = False
     """Whether it offers each class its share of the memory, which admission must not thin out."""
 

@@ -30,6 +30,9 @@ SCHEDULES = ("published", "economical")
 ECONOMICAL = ("schedule", "landmarks", "longest")
 """Settings of the economical schedule."""
 
+_MEMBERS = ("needs_scores", "needs_features", "needs_increments", "every", "weigh")
+"""What makes a selection of an object."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings:
@@ -90,13 +93,14 @@ class ReplaySettings:
         if isinstance(self.select, str):
             if self.select not in names:
                 raise ConfigError(unknown("selection", self.select, names))
-        elif isinstance(self.select, type) or not (
-            isinstance(self.select, Sphere) or hasattr(self.select, "weigh")
-        ):
-            raise ConfigError(
-                "select takes the name of a selection, a selection such as MirTop(top=8), or a "
-                f"recipe such as Sphere.instruct(), got {self.select!r}"
-            )
+        elif not isinstance(self.select, Sphere):
+            lacking = [name for name in _MEMBERS if not hasattr(self.select, name)]
+            if isinstance(self.select, type) or lacking:
+                without = f", which has no {', '.join(lacking)}" if lacking else ""
+                raise ConfigError(
+                    "select takes the name of a selection, a selection such as MirTop(top=8), or a "
+                    f"recipe such as Sphere.instruct(), got {self.select!r}{without}"
+                )
         for name in ("capacity", "replay_batch", "pool"):
             value = getattr(self, name)
             if value is None and name == "pool":
