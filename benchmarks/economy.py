@@ -276,9 +276,9 @@ BENCHMARK = Benchmark(
         points, with its 95% interval, to ER and to the published schedule.
     """,
     notes="""
-        For a ResNet-18 a rescoring is its forwards, and landmarks save most of them. For the
-        MLP it is the allocation, which is the same for landmarks, and fewer rescorings save it;
-        what remains is a weighted draw and keeping notes in every step. A language model keeps
-        no notes: memories that were no landmarks for a while get a forward of their own.
+        For a ResNet-18 and for language models a rescoring is its forwards: landmarks save a
+        third of them, longer intervals the rest. For the MLP it is the allocation, which
+        landmarks do not make shorter; fewer rescorings do. What remains is a weighted draw in
+        every step.
     """,
 )

@@ -3,9 +3,9 @@
     python examples/continual_sft.py
     python examples/continual_sft.py --model HuggingFaceTB/SmolLM2-135M --steps 60 --seeds 1
 
-Without `--model` a tiny model and its tokenizer are built on the spot, so nothing is downloaded;
-that takes about a minute on two cores. What replay needs is marked by the word REPLAY; all else is
-an ordinary script for TRL. Needs the `instruct` extra.
+Without `--model` a tiny model and its tokenizer are built on the spot, so nothing is downloaded.
+What replay needs is marked by the word REPLAY; all else is an ordinary script for TRL. Needs the
+`instruct` extra.
 """
 
 import argparse

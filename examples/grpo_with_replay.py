@@ -8,7 +8,7 @@ taught is overwritten:
     python examples/grpo_with_replay.py
     python examples/grpo_with_replay.py --model HuggingFaceTB/SmolLM2-135M --lr 1e-5 --seeds 1
 
-That takes about two minutes on two cores. Needs the `coding` extra.
+Needs the `coding` extra.
 """
 
 import argparse

@@ -23,8 +23,8 @@ from sphere_replay.geometry import Cosine, Euclidean, LostRankError
 from sphere_replay.storage.saved import save_tree
 from tensors import random_memories, seeded
 
-SHARES = {2: [0.7, 1.0], 4: [0.3, 0.35, 0.8, 1.0]}
-"""Where each rank's memories end: ranks need not have the same number."""
+SHARES = {2: [0.7, 1.0], 4: [0.3, 0.31, 0.8, 1.0]}
+"""Where each rank's memories end: ranks need not have the same number, and one has few."""
 
 RANKS, DRAWS = 4, 40
 
@@ -53,7 +53,7 @@ CASES: dict[str, tuple[Sphere, tuple[Tensor, Tensor, Tensor]]] = {
         spread(333, torch.float64),
     ),
     "logarithms": (Sphere(scales=FixedScales(0.3, 0.5, 1e-4)), spread(333, torch.float32)),
-    "few": (Sphere(scales=NeighborScales(), control="permuted"), spread(20, torch.float64)),
+    "few": (Sphere(scales=NeighborScales(), control="permuted"), spread(60, torch.float64)),
 }
 
 
@@ -90,8 +90,8 @@ def found(name: str, rank: int, ranks: int, group: Any = None) -> dict[str, Any]
 
 def complaint(rank: int, ranks: int) -> str:
     """What a rank is told if the features of one are not numbers."""
-    features, increments, _ = spread(40, torch.float32)
-    own = shards(40, ranks)[rank]
+    features, increments, _ = spread(60, torch.float32)
+    own = shards(60, ranks)[rank]
     if rank == 2:
         features[own.start] = torch.nan
     try:
@@ -108,7 +108,7 @@ def join(folder: Path, name: str, rank: int) -> None:
         init_method=f"file://{folder / name}",
         rank=rank,
         world_size=RANKS,
-        timeout=timedelta(seconds=100),
+        timeout=timedelta(minutes=5),
     )
 
 
@@ -148,7 +148,7 @@ def main() -> None:
         for process in ranks:
             process.start()
         for process in ranks:
-            process.join(150)
+            process.join(300)
         codes[task.__name__] = [process.exitcode for process in ranks]
         for process in ranks:
             process.kill()

@@ -69,7 +69,8 @@ RECIPES = {
     "permuted": Sphere.vision(control="permuted"),
     "no transport": Sphere.vision(control="no-transport"),
     "spread": Sphere.instruct(),
-    "backed": Sphere.calibrated(),
+    "backed": Sphere.calibrated(votes="plain"),
+    "backing alone": Sphere.calibrated(strength="fixed", alpha=0.0),
     "balanced, alone": Sphere.calibrated(votes="balanced", leave_one_out=True),
 }
 
@@ -134,6 +135,16 @@ def test_nothing_at_risk_leaves_nothing_to_certify() -> None:
     nothing = allocate(torch.zeros(SIZE), features, geometry="cells")
     assert nothing.error is not None
     assert nothing.error.total_variation == 0.0
+
+
+def test_backing_is_certified_where_no_loss_would_rise() -> None:
+    _, features, labels = memories(0)
+    recipe = Sphere.calibrated(strength="fixed")
+    noisy: Geometry = Noisy(features, 0.03, 0)
+    found = allocate(torch.zeros(SIZE), noisy, recipe, labels=labels)
+    true = allocate(torch.zeros(SIZE), features, at_scales_of(found, recipe), labels=labels)
+    assert found.error is not None
+    assert 0 < variation(found, true) <= found.error.total_variation < 0.1
 
 
 def test_small_memories_are_exact_to_the_last_bit_unless_asked_otherwise() -> None:

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=650,
     )
     codes = json.loads((folder / "codes.json").read_text())
     assert codes["work"] == [0] * RANKS, done.stderr[-3000:]

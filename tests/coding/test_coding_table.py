@@ -96,7 +96,8 @@ def test_runs_become_a_table_and_a_picture(
     words = ["plot", "coding", "--runs", str(tmp_path), "--out", str(plots), "--seeds", "2"]
     assert main(words) == 0
     drawn = sorted(path.name for path in plots.iterdir())
-    assert drawn == ["accuracy-over-stream.png", "forgetting.png", "reward-and-accuracy.png"]
+    names = ("accuracy-over-stream", "forgetting", "gains", "reward-and-accuracy")
+    assert drawn == [f"{name}.png" for name in names]
     assert all((plots / name).stat().st_size > 1000 for name in drawn)
 
 

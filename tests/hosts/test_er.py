@@ -94,41 +94,8 @@ def test_the_joint_form_scores_along_the_whole_stream_gradient(strength: float) 
     torch.testing.assert_close(first, second)
 
 
-def test_economical_replay_is_told_the_features_of_both_batches() -> None:
-    """Training's own, in its mode and of its views; nobody is passed forward only for features."""
-    host = ExperienceReplay(parts("sphere", economy=Economy(landmarks=4, age=100)))
-    told: list[tuple[Tensor, Tensor]] = []
-    note = host.replay.note
-
-    def listen(slots: Tensor, features: Tensor | None) -> None:
-        assert features is not None
-        told.append((slots, features))
-        note(slots, features)
-
-    host.replay.note = listen  # type: ignore[method-assign]
-    batches = [stream_batch(seed) for seed in range(3)]
-    for batch in batches:
-        seen: list[Tensor] = []
-        hook = host.network.get_submodule("head").register_forward_pre_hook(
-            lambda _, args, seen=seen: seen.append(args[0])
-        )
-        told.clear()
-        host.observe(batch)
-        hook.remove()
-        trained = [features for features in seen if features.requires_grad]
-        # The stream is passed first and noted last, because it enters after the update.
-        expected = trained if len(trained) == 1 else [trained[1], trained[0]]
-        for (_, features), features_then in zip(told, expected, strict=True):
-            assert torch.equal(features, features_then)
-        stored = told[-1][0] >= 0
-        assert torch.equal(host.memory["y"][told[-1][0][stored]], batch.labels[stored])
-    assert len(told) == 2
-    assert torch.equal(told[0][0], listening(host).draws[-1].indices)
-    assert host.costs.scored == 2 * 2 * 4
-
-
 def test_economy_changes_scoring_and_not_what_a_step_is() -> None:
-    host = ExperienceReplay(parts("sphere", economy=Economy(landmarks=4, age=1)))
+    host = ExperienceReplay(parts("sphere", economy=Economy(landmarks=4, longest=1)))
 
     def losses(network: nn.Module, view: View, batch: Batch, *drawn: Draw) -> list[Tensor]:
         stream = F.cross_entropy(network(view(batch.images)), batch.labels)
@@ -139,6 +106,8 @@ def test_economy_changes_scoring_and_not_what_a_step_is() -> None:
 
     for seed in range(4):
         observe_and_check(host, stream_batch(seed), losses)
+    # After 8, 16 and 24 memories (the capacity): all once, landmarks again.
+    assert host.costs.scored == (8 + 4) + (16 + 4) + (24 + 4)
 
 
 def test_memories_are_the_images_as_they_came() -> None:

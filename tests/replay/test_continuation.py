@@ -25,8 +25,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"every": 3},
     {"every": 3, "pool": 5},
     {"every": 2, "pool": 5, "replacement": True, "unit_mass": True},
-    {"every": 1, "economy": Economy(landmarks=3, age=2, longest=2)},
-    {"every": 2, "pool": 6, "economy": Economy(landmarks=2, age=9, longest=4)},
+    {"every": 1, "economy": Economy(landmarks=3, longest=2)},
+    {"every": 2, "pool": 6, "economy": Economy(landmarks=2, longest=4)},
 ]
 
 
@@ -40,7 +40,6 @@ def history(replay: Engine, memory: Memory, steps: range) -> list[Any]:
         scorer = Scorer(table.roll(step) * (1 + step))
         draw = replay.draw(4, scorer)
         asked = [slots.tolist() for slots in [*scorer.asked, *scorer.glanced]]
-        replay.note(draw.indices, torch.stack([draw["x"].sin(), draw["x"].cos()], dim=1))
         result.append((draw.indices.tolist(), draw.scale, draw["x"].tolist(), asked))
         memory.add(x=torch.tensor([step, -step]))
     return result

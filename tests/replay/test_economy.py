@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from replay.scripted import Scorer, Scripted, filled, generator, overwrite, scorings
+from replay.scripted import Scorer, Scripted, filled, generator, scorings
 from sphere_replay.allocation import Control, Sphere
 from sphere_replay.errors import ConfigError
 from sphere_replay.geometry import build_geometry
@@ -21,15 +21,19 @@ from sphere_replay.replay import (
     ScheduledSettings,
     SphereSelection,
 )
+from sphere_replay.replay.economy import economical_scores
 from sphere_replay.replay.landmarks import carried_increments
 from sphere_replay.scoring import Scores
 
 TABLE = torch.linspace(-1.5, 1.5, 64).sin()
 RECIPE = Sphere.vision(2, 4)
+ECONOMICAL = ScheduledSettings(
+    schedule="economical", landmarks=3, longest=16, capacity=64, replay_batch=2
+)
 
 
 def engine(size: int = 20, every: int = 1, **economy: int) -> Engine:
-    numbers = {"landmarks": 5, "age": 3, "longest": every} | economy
+    numbers = {"landmarks": 5, "longest": every} | economy
     return Engine(
         filled(size),
         SphereSelection(RECIPE),
@@ -82,7 +86,7 @@ def test_out_of_reach_of_all_landmarks_their_mean_stands() -> None:
 
 
 def test_what_is_carried_is_weighed_with_the_scales_of_all() -> None:
-    replay = engine(landmarks=6, age=0)
+    replay = engine(landmarks=6)
     draw = replay.draw(4, Scorer(TABLE))
     assert draw.weighting is not None
     full = SphereSelection(RECIPE).weigh(Scorer(TABLE)(torch.arange(20)), None, generator())
@@ -105,38 +109,29 @@ def test_with_everybody_a_landmark_nothing_is_lost() -> None:
 # Who is scored.
 
 
-def test_landmarks_are_scored_and_the_others_looked_at_until_they_are_old_again() -> None:
+def test_landmarks_are_passed_twice_and_the_others_once() -> None:
     replay, scorer = engine(), Scorer(TABLE)
-    costs = [replay.draw(4, scorer).cost for _ in range(8)]
-    assert [len(slots) for slots in scorer.asked] == [5] * 8
-    looked_at = [len(slots) for slots in scorer.glanced]
-    # All at first, then nobody for three draws but those that were not landmarks meanwhile.
-    assert looked_at[0] == 15
-    assert costs[:4] == [25, 10, 10, 10]
-    assert costs[4] == 10 + looked_at[1]
-    assert 0 < looked_at[1] < 15
+    assert [replay.draw(4, scorer).cost for _ in range(8)] == [25] * 8
+    for chosen, others in zip(scorer.asked, scorer.glanced, strict=True):
+        assert len(chosen) == 5
+        assert sorted([*chosen.tolist(), *others.tolist()]) == list(range(20))
     assert len({tuple(slots.tolist()) for slots in scorer.asked}) == 8
 
 
-def test_what_training_noted_is_not_computed_again() -> None:
-    replay, scorer = engine(age=3), Scorer(TABLE)
-    everyone = torch.arange(20)
-    for number in range(6):
-        replay.note(everyone, scorer(everyone).features)
-        scorer.asked.clear()
-        assert replay.draw(4, scorer).cost == 10, number
-    assert scorer.glanced == []
-
-
-def test_notes_are_of_versions_and_refused_rows_leave_none() -> None:
-    replay, scorer = engine(landmarks=1, age=100), Scorer(TABLE)
-    replay.draw(4, scorer)
-    overwrite(replay.memory, 3, 8, 11)
-    features = torch.ones(3, 2)
-    replay.note(torch.tensor([3, -1, -1]), features)
-    replay.draw(4, scorer)
-    unknown = set(scorer.glanced[1].tolist())
-    assert unknown == {8, 11} - set(scorer.asked[1].tolist())
+def test_scores_of_both_parts_come_back_in_order() -> None:
+    slots = torch.tensor([4, 9, 1, 30, 2, 17])
+    scores = economical_scores(slots, Scorer(TABLE), lambda of: 10 * of, 2, generator())
+    full = Scorer(TABLE)(slots)
+    assert torch.equal(scores.losses, full.losses)
+    assert scores.features is not None
+    assert full.features is not None
+    assert torch.equal(scores.features, full.features)
+    assert scores.labels is not None
+    assert torch.equal(scores.labels, 10 * slots)
+    assert scores.landmarks is not None
+    assert torch.equal(scores.known_increments, full.increments[scores.landmarks])
+    assert int(scores.increments.count_nonzero()) == 2
+    assert round(scores.passes * len(scores)) == 2 * 2 + 4
 
 
 @pytest.mark.parametrize("landmarks", [20, 5])
@@ -152,7 +147,7 @@ def test_memories_that_ask_for_no_increments_cost_one_forward(landmarks: int) ->
             return replace(super().__call__(slots, increments=increments), labels=labels(slots))
 
     selection = SphereSelection(recipe)
-    economy = Economy(landmarks=landmarks, age=3, longest=1)
+    economy = Economy(landmarks=landmarks, longest=1)
     economical = Engine(filled(20), selection, generator=generator(), every=1, economy=economy)
     published = Engine(filled(20), selection, generator=generator(), every=1)
     scorer = Labelled(TABLE)
@@ -165,7 +160,6 @@ def test_memories_that_ask_for_no_increments_cost_one_forward(landmarks: int) ->
     assert second.weighting is not None
     assert torch.equal(first.weighting.weights, second.weighting.weights)
     assert "increment_p50" not in first.weighting.details
-    assert economical.draw(4, scorer, labels).cost == 0  # all are young
 
 
 @pytest.mark.parametrize(
@@ -183,12 +177,15 @@ def test_selections_say_whether_they_need_increments(selection: Any, needed: boo
     assert selection.needs_increments == needed
 
 
-def test_losses_alone_cost_one_forward_where_economy_is_asked_for() -> None:
-    scorer = Scorer(TABLE)
-    frugal = Engine(filled(8), LossProportional(), generator=generator(), economy=Economy())
-    assert frugal.draw(2, scorer).cost == 8
-    assert not frugal.takes_notes
-    assert Engine(filled(8), LossProportional(), generator=generator()).draw(2, scorer).cost == 16
+def test_without_neighbours_nobody_is_a_landmark_for_others() -> None:
+    def cost(selection: Any, economy: Economy | None) -> int:
+        scorer = Scorer(TABLE)
+        replay = Engine(filled(8), selection, generator=generator(), economy=economy)
+        return replay.draw(2, scorer).cost
+
+    few = Economy(landmarks=3)
+    assert [cost(LossProportional(), economy) for economy in (few, None)] == [8, 16]
+    assert [cost(MirProportional(), economy) for economy in (few, None)] == [16, 16]
 
 
 # When.
@@ -213,7 +210,7 @@ def test_the_memory_may_grow_and_hold_fewer_than_there_are_landmarks() -> None:
     memory = Memory(64, Scripted())
     memory.add(x=torch.arange(2))
     replay = Engine(
-        memory, SphereSelection(RECIPE), generator=generator(), every=1, economy=Economy(8, 3, 1)
+        memory, SphereSelection(RECIPE), generator=generator(), every=1, economy=Economy(8, 1)
     )
     scorer = Scorer(TABLE)
     for size in (2, 5, 9, 33):
@@ -232,7 +229,6 @@ def test_the_memory_may_grow_and_hold_fewer_than_there_are_landmarks() -> None:
         ({"schedule": "economic"}, "economical"),
         ({"landmarks": 0}, "at least 1 landmark"),
         ({"longest": 0}, "longest interval"),
-        ({"age": -1}, "an age of at least 0"),
     ],
 )
 def test_settings_that_make_no_schedule_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -241,8 +237,8 @@ def test_settings_that_make_no_schedule_are_refused(settings: dict[str, Any], me
 
 
 def test_settings_make_the_engine_they_say() -> None:
-    published = ScheduledSettings().engine(filled(8), RECIPE, generator())
-    assert not published.takes_notes
-    settings = ScheduledSettings(schedule="economical", landmarks=3, longest=16)
-    assert settings.engine(filled(8), RECIPE, generator()).takes_notes
-    assert settings.economy == Economy(landmarks=3, longest=16)
+    for settings, cost in ((ScheduledSettings(), 16), (ECONOMICAL, 11)):
+        replay = settings.engine(filled(8), RECIPE, generator())
+        assert replay.draw(2, Scorer(TABLE)).cost == cost
+    assert ECONOMICAL.economy == Economy(landmarks=3, longest=16)
+    assert ScheduledSettings().economy is None

@@ -12,8 +12,7 @@ source's share of the transport has mass one, so errors pass from step to step w
 
 Every term is a sum over memories of something that one exact row of K and of E tells about one
 memory. So a sample of memories gives an unbiased estimate of the bound, and Student's t what it may
-be at most. Scales, temperature and agreement are those of the allocation;
-rounding is left out.
+be at most. Scales, temperature and agreement are those of the allocation; rounding is left out.
 """
 
 import math
@@ -66,6 +65,8 @@ def certify(
         return None
     if result.temperature == 0 and result.agreement == 0:
         return Certificate(0.0, 1.0, 0)  # uniform, whatever the kernel
+    if result.mass == 0:
+        return Certificate(1.0, 1.0, 0)  # nothing is left to compare
     chances = _chances(result)
     generator = torch.Generator().manual_seed(_SEED)
     points = torch.rand(ROWS, dtype=torch.float64, generator=generator).to(chances.device)
@@ -126,7 +127,9 @@ class _Terms:
             pulled = self._pull_back_error(chosen, sums, pulled)
         support = result.support[chosen]
         risk_error = consensus.clamp(min=0) - support
-        if recipe.control is Control.NO_TRANSPORT:
+        if result.temperature == 0 and recipe.control is not Control.NO_TRANSPORT:
+            change = moved = torch.zeros_like(consensus)  # no sensitivity, whatever the kernel
+        elif recipe.control is Control.NO_TRANSPORT:
             change = 2 * risk_error.abs() / result.support.sum().clamp(min=1e-300)
             moved = torch.zeros_like(change)
         else:
@@ -171,6 +174,7 @@ class _Terms:
         kernel = torch.exp(costs / -result.eps_s)
         kernel[torch.arange(len(chosen)), chosen] = 0.0
         exact = shares_of_votes(kernel, self._labels, chosen, Votes(self._recipe.votes))
-        factor = 1 - a + a * result.backing[chosen]
-        before = result.weights[chosen] / factor.clamp(min=1e-300)
-        return before * a * (exact - result.backing[chosen]).abs()
+        # Not the weights over their factor, which may be zero.
+        floor = (1 - self._alpha) / len(result.weights)
+        unbacked = floor + self._alpha * result.sensitivity[chosen]
+        return unbacked * a * (exact - result.backing[chosen]).abs()

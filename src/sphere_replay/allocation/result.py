@@ -16,7 +16,7 @@ class Certificate:
     """A bound on what approximate kernels may have changed, see `certificate`."""
 
     total_variation: float
-    """Of p from that of exact kernels at the same scales and temperature: at most this."""
+    """Of p from that of exact kernels at the same scales, temperature and agreement: at most."""
     confidence: float
     """With this probability over the sample."""
     rows: int

@@ -38,7 +38,7 @@ class ShardedAllocation:
     def held(self, drawn: Tensor) -> Tensor:
         """Those of the drawn memories that are this rank's, by its own numbers, as they came."""
         ours: Tensor = drawn[(drawn >= self.own.start) & (drawn < self.own.stop)]
-        return ours - self.own.start
+        return ours.sub(self.own.start)
 
 
 def allocate_sharded(

@@ -189,6 +189,18 @@ def add_record_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_track_option(parser: argparse.ArgumentParser) -> None:
+    """Where else the numbers of runs go."""
+    parser.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="send the log to tensorboard, wandb, wandb-offline, mlflow or trackio as well; "
+        "repeatable; changes no result",
+    )
+
+
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """How results are shown."""
     parser.add_argument("--quiet", action="store_true", help="no progress bars")

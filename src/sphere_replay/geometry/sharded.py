@@ -8,7 +8,7 @@ runs on every rank alike.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import torch
@@ -183,8 +183,8 @@ class ShardedGeometry(TileGeometry):
         """Raw distances of about `count` evenly spaced memories of all to those of this rank."""
         step = math.ceil(self.size / max(count, FEW))
         chosen = [
-            torch.arange(-first % step, last - first, step)
-            for first, last in zip(self._firsts, self._firsts[1:], strict=False)
+            torch.arange(min(-first % step, last - first), last - first, step)
+            for first, last in pairwise(self._firsts)
         ]
         ours = chosen[self.ring.rank].to(self.device)
         sample = self.ring.rows(self._here.points.chosen(ours), [len(rows) for rows in chosen])

@@ -68,6 +68,8 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
     """ABS with MixMatch consolidation; pair it with asymmetric balanced admission."""
 
     OPTIONS: ClassVar[type[HostOptions]] = AsymmetricBalancedOptions
+    TASK_CLASSES = True
+    TOLD_TASKS = True
     options: AsymmetricBalancedOptions
 
     def __init__(self, parts: HostParts) -> None:

@@ -36,10 +36,9 @@ class ExperienceReplay(Host):
     def observe(self, batch: Batch) -> Step:
         """One update on the stream batch and a replayed one."""
         self.optimizer.zero_grad()
-        logits, features = self.forward_noted(batch.images)
-        step = self._learn_from(batch, logits)
+        step = self._learn_in_turn(batch)
         self.optimizer.step()
-        self.replay.note(self.remember(batch), features)
+        self.remember(batch)
         return step
 
     def stream_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -51,10 +50,7 @@ class ExperienceReplay(Host):
         return F.cross_entropy(logits, labels)
 
     def _learn_in_turn(self, batch: Batch) -> Step:
-        return self._learn_from(batch, self.forward(batch.images))
-
-    def _learn_from(self, batch: Batch, logits: Tensor) -> Step:
-        loss = self.stream_loss(logits, batch.labels)
+        loss = self.stream_loss(self.forward(batch.images), batch.labels)
         self.backward(loss, len(batch))
         if len(self.memory) == 0:
             return Step(loss.item())
@@ -63,9 +59,7 @@ class ExperienceReplay(Host):
             # After the draw: a virtual step follows the stream gradient as it is.
             share = len(draw) / (len(batch) + len(draw))
             self._shrink_gradient(1 - share)
-        seen, features = self.forward_noted(draw["x"])
-        self.replay.note(draw.indices, features)
-        replayed = self.replay_loss(seen, draw["y"])
+        replayed = self.replay_loss(self.forward(draw["x"]), draw["y"])
         self.backward(self.options.strength * draw.scale * share * replayed, len(draw))
         return Step(loss.item(), replayed.item(), draw.scale, len(draw), mislabelled(draw))
 

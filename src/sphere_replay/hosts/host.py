@@ -109,6 +109,10 @@ class Host(ABC):
     """Whether a selection has anything to decide."""
     TASK_LABELS: ClassVar[bool] = False
     """Whether every training label must be one of its own task's."""
+    TASK_CLASSES: ClassVar[bool] = False
+    """Whether it takes each class for one of a single task."""
+    TOLD_TASKS: ClassVar[bool] = False
+    """Whether it has to be told where tasks begin."""
     BALANCED: ClassVar[bool] = False
     """Whether it offers each class its share of the memory, which admission must not thin out."""
 
@@ -172,15 +176,6 @@ class Host(ABC):
         """Logits of a fresh random view of stored images."""
         return self.run(self.view(images))
 
-    def forward_noted(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        """`forward`, and features `[n, d]` for `replay.note` where these are of use there."""
-        if not self.replay.takes_notes or self.parts.geometry is not None:
-            return self.forward(images), None
-        views = self.view(images)
-        self.costs.forward += len(views)
-        features, logits = self.network.forward_features(views)  # type: ignore[operator]  # scoring asks for it too
-        return logits, features
-
     def backward(self, loss: Tensor, examples: int, *, again: bool = False) -> None:
         """Add the gradient of a loss over that many examples; `again` keeps its graph for more."""
         if not math.isfinite(loss.item()):
@@ -208,9 +203,9 @@ class Host(ABC):
         """Losses `[n]` of stored examples, whose rise by the virtual step is their increment."""
         return cross_entropy_per_example(logits, labels)
 
-    def remember(self, batch: Batch, **fields: Tensor) -> Tensor:
-        """Offer a batch to the memory, images as they came; the slots that took them, or -1."""
-        return self.memory.add(x=batch.images, y=batch.labels, true=batch.true_labels, **fields)
+    def remember(self, batch: Batch, **fields: Tensor) -> None:
+        """Offer a batch to the memory: images as they came, never augmented."""
+        self.memory.add(x=batch.images, y=batch.labels, true=batch.true_labels, **fields)
 
     def state_dict(self) -> State:
         """Everything the next step depends on."""

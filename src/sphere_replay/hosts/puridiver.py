@@ -41,6 +41,7 @@ class PuriDivER(PartedFit):
     """PuriDivER (Bang et al. 2022); pair it with purity-diversity admission."""
 
     OPTIONS: ClassVar[type[HostOptions]] = PuriDivEROptions
+    TOLD_TASKS = True
     options: PuriDivEROptions
 
     def __init__(self, parts: HostParts) -> None:

@@ -83,6 +83,8 @@ class ExtendedDarkReplay(Host):
     """
 
     TASK_LABELS = True
+    TASK_CLASSES = True
+    TOLD_TASKS = True
     BALANCED = True
     OPTIONS: ClassVar[type[HostOptions]] = ExtendedDarkOptions
     options: ExtendedDarkOptions

@@ -82,6 +82,8 @@ class TokenMemory:
         Rows of one task with the same target tokens have the same number. Text of which most
         pieces occur only once is no answer that neighbours could share.
         """
+        if self._rows and "labels" not in self._rows[0]:
+            return None  # a pair of answers is no answer
         numbers: dict[tuple[int, ...], int] = {}
         found = []
         for row, task in zip(self.rows(indices), self.tasks[indices].tolist(), strict=True):

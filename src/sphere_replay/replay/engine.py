@@ -10,7 +10,7 @@ from torch import Tensor
 from sphere_replay.allocation.sampling import Scheme, draw, draw_distinct
 from sphere_replay.memory import Memory
 from sphere_replay.numeric import as_probabilities
-from sphere_replay.replay.economy import Economizer, Economy, Labels, Scorer
+from sphere_replay.replay.economy import Economy, Labels, Scorer, economical_scores
 from sphere_replay.replay.schedule import Schedule
 from sphere_replay.replay.selections import Selection, Uniform, Weighting
 from sphere_replay.replay.weighing import Weigher
@@ -83,10 +83,7 @@ class Engine:
         self.watch: Watch | None = None
         """Whoever looks on, such as a recorder."""
         self._generator = generator
-        self._frugal = economy is not None
-        self._economizer: Economizer | None = None
-        if economy is not None and selection.needs_features:
-            self._economizer = Economizer(economy, memory, generator)
+        self._economy = economy
 
     @property
     def selection(self) -> Selection:
@@ -98,19 +95,6 @@ class Engine:
         """The latest weighting of the candidates, for logs."""
         return self.weigher.latest
 
-    @property
-    def takes_notes(self) -> bool:
-        """Whether features that training computes are of use."""
-        return self._economizer is not None
-
-    def note(self, slots: Tensor, features: Tensor | None) -> None:
-        """Hand over features `[n, d]` that training computed of what the slots `[n]` hold now.
-
-        They save a forward later. A slot of -1, and features of None, are passed over.
-        """
-        if self._economizer is not None and features is not None:
-            self._economizer.notes.write(slots, features)
-
     def start_task(self) -> None:
         """The next draw rescores."""
         self.schedule.ask()
@@ -118,7 +102,7 @@ class Engine:
     def draw(self, count: int, score: Scorer, labels: Labels | None = None) -> Draw:
         """`count` memories (fewer if the memory holds fewer and draws are distinct).
 
-        Economical scorings see a few memories only, and are told the labels of all of them.
+        Economical scorings are made in two parts; labels are asked for of all memories at once.
         """
         if len(self.memory) == 0:
             raise ValueError("nothing to replay: the memory is empty")
@@ -138,8 +122,6 @@ class Engine:
             if self.watch is not None:
                 self.watch(score)
         self.schedule.count()
-        if self._economizer is not None:
-            self._economizer.notes.tick()
         return self._draw(count, rescored=rescored)
 
     def redraw(self, count: int) -> Draw:
@@ -166,10 +148,12 @@ class Engine:
         self.seconds += perf_counter() - start
 
     def _scores(self, slots: Tensor, score: Scorer, labels: Labels | None) -> Scores:
-        increments = self.selection.needs_increments or not self._frugal
-        if self._economizer is not None:
-            return self._economizer.scores(slots, score, labels, increments=increments)
-        return score(slots) if increments else score(slots, increments=False)
+        if self._economy is None:
+            return score(slots)
+        landmarks = self._economy.landmarks if self.selection.needs_increments else 0
+        if landmarks and not self.selection.needs_features:
+            landmarks = len(slots)  # without neighbours, nobody's increment tells another's
+        return economical_scores(slots, score, labels, landmarks, self._generator)
 
     def _draw(self, count: int, *, rescored: bool = False) -> Draw:
         weighting = self.weighting
@@ -185,19 +169,14 @@ class Engine:
 
     def state_dict(self) -> State:
         """Everything the next draw depends on, apart from the memory."""
-        state = {
+        return {
             "generator": self._generator.get_state(),
             "schedule": self.schedule.state_dict(),
             "weigher": self.weigher.state_dict(),
         }
-        if self._economizer is not None:
-            state["notes"] = self._economizer.notes.state_dict()
-        return state
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken; the memory's state comes first."""
         self.schedule.load_state_dict(state["schedule"], self.memory)
         self.weigher.load_state_dict(state["weigher"])
-        if self._economizer is not None:
-            self._economizer.notes.load_state_dict(state["notes"])
         self._generator.set_state(state["generator"])

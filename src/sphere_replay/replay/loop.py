@@ -54,8 +54,7 @@ class Replay:
         inputs: The memory's field that the model takes.
         targets: The memory's field that the loss takes.
         prepare: Turns stored inputs into model inputs, such as uint8 images into floats.
-        economy: Score less, see `Economy`. Features that training computes anyway may be handed to
-            `engine.note` and are not computed again.
+        economy: Score less, see `Economy`.
     """
 
     def __init__(

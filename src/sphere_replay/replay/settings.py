@@ -27,7 +27,7 @@ else:
     Select = str  # what parsers of command lines read it as
 
 SCHEDULES = ("published", "economical")
-ECONOMICAL = ("schedule", "landmarks", "age", "longest")
+ECONOMICAL = ("schedule", "landmarks", "longest")
 """Settings of the economical schedule."""
 
 _MEMBERS = ("needs_scores", "needs_features", "needs_increments", "every", "weigh")
@@ -164,8 +164,6 @@ class ScheduledSettings(ReplaySettings):
     """`published` scores all candidates at every rescoring, `economical` as few as it can."""
     landmarks: int = Economy.landmarks
     """Memories that an economical rescoring passes forward twice."""
-    age: int = Economy.age
-    """Replays for which the economical schedule trusts features that training has computed."""
     longest: int = Economy.longest
     """Most replays between economical rescorings; the first of a task are `every` apart."""
 
@@ -186,7 +184,7 @@ class ScheduledSettings(ReplaySettings):
         if self.schedule not in SCHEDULES:
             raise ConfigError(unknown("schedule", self.schedule, SCHEDULES))
         try:
-            Economy(self.landmarks, self.age, self.longest)
+            Economy(self.landmarks, self.longest)
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
@@ -195,7 +193,7 @@ class ScheduledSettings(ReplaySettings):
         """The numbers of the economical schedule, where it is chosen."""
         if self.schedule == "published":
             return None
-        return Economy(self.landmarks, self.age, self.longest)
+        return Economy(self.landmarks, self.longest)
 
     @property
     def idle(self) -> tuple[str, ...]:

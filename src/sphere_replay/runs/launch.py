@@ -1,5 +1,6 @@
 """One run of any domain from its configuration: folder, job, metrics."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,12 @@ def run_config(
     report: Report | None = None,
     progress: bool = False,
     record: int = 0,
+    track: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run a configuration, or finish it, or return what it gave when it was run before.
 
-    So many rescorings as `record` says are kept in its folder, see `runs.recording`.
+    So many rescorings as `record` says are kept in its folder, see `runs.recording`; `track`
+    names trackers that get its numbers, see `runs.tracking`.
     """
     folder = run_folder(config, out)
 
@@ -51,4 +54,5 @@ def run_config(
         checkpoint_every=checkpoint_every,
         report=report,
         finish=lambda results: results | {"metrics": measure(record_of(results))},
+        track=track,
     )

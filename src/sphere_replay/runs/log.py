@@ -33,18 +33,19 @@ class RunLog:
 
     def append(
         self, record: Mapping[str, object], seconds: Mapping[str, float] | None = None
-    ) -> None:
-        """Write one line; `seconds` are durations, kept with the clock under `time`.
+    ) -> dict[str, Any]:
+        """Write one line, and return it; `seconds` are durations, kept with the clock under `time`.
 
         Losses that are not finite are spelled out ("nan", "inf"): a log must survive them.
         """
         if "time" in record:
             raise ValueError("'time' is the log's own field; pass durations as seconds={...}")
         clock = {"unix": round(time.time(), 3), **(seconds or {})}
-        line = plain({**record, "time": clock}, "log", spell_non_finite=True)
+        line: dict[str, Any] = plain({**record, "time": clock}, "log", spell_non_finite=True)
         # One unbuffered write: a kill can tear this line but none before it.
         self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._lines += 1
+        return line
 
     def sync(self) -> int:
         """Bring all lines onto the disk and count them; call before saving a checkpoint."""

@@ -5,7 +5,7 @@ somebody else's trainer, and tells after each step that it is done.
 """
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
@@ -15,7 +15,8 @@ from sphere_replay.errors import Interrupted
 from sphere_replay.runs.checkpoint import load_latest, save
 from sphere_replay.runs.folder import RunFolder, describe_environment
 from sphere_replay.runs.job import LoopingJob, SteppedJob
-from sphere_replay.runs.log import RunLog
+from sphere_replay.runs.log import RunLog, read_log
+from sphere_replay.runs.tracking import TrackedRun, tracked
 from sphere_replay.storage.trees import flatten, unflatten
 
 LONGEST_LOSS = 300.0
@@ -34,10 +35,12 @@ def run_job(
     checkpoint_every: int = 500,
     report: Report | None = None,
     finish: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    track: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run a job to its end, from its latest checkpoint if there is one.
 
-    `finish` may add to the job's results what is computed from them, such as metrics.
+    `finish` may add to the job's results what is computed from them, such as metrics. `track` names
+    trackers, see `runs.tracking`; they get what was logged before as well.
 
     Killed at any moment and called again with the same arguments, it ends with the same bits in
     `results.json`. Checkpoints are saved every `checkpoint_every` steps, and by the clock where
@@ -46,7 +49,12 @@ def run_job(
     if checkpoint_every < 1:
         raise ValueError(f"checkpoint_every counts steps: at least 1, got {checkpoint_every}")
     with folder.claim(config):
+        run = TrackedRun(folder.path, folder.identity, folder.config)
         if folder.finished:
+            with tracked(track, run) as tracking:
+                for line in read_log(folder.log_path) if track else ():
+                    tracking.log(line)
+                tracking.summarize(folder.results)
             return folder.results
         job = make_job()
         changes = folder.write_manifest(describe_environment(seed, job.checksums))
@@ -57,7 +65,13 @@ def run_job(
             step, lines = state["step"], state["lines"]
             job.load_state_dict(state["job"])
         saved_at = monotonic()
-        with RunLog(folder.log_path, position=lines) as log, _stop_requests() as stop:
+        with (
+            tracked(track, run) as tracking,
+            RunLog(folder.log_path, position=lines) as log,
+            _stop_requests() as stop,
+        ):
+            for line in read_log(folder.log_path) if track else ():
+                tracking.log(line)
             for problem in latest.problems if latest else ():
                 log.append({"step": step, "checkpoint": problem})
             for change in changes:
@@ -69,7 +83,7 @@ def run_job(
                 nonlocal step, saved_at
                 step += 1
                 if record is not None:
-                    log.append(record, seconds)
+                    tracking.log(log.append(record, seconds))
                 if report is not None:
                     report(step, len(job), job.status)
                 due = step % checkpoint_every == 0 or monotonic() - saved_at > LONGEST_LOSS
@@ -86,8 +100,9 @@ def run_job(
             else:
                 while step < len(job):
                     after_step(job.advance(step))
-        results = job.results()
-        folder.write_results(finish(results) if finish else results)
+            results = job.results()
+            folder.write_results(finish(results) if finish else results)
+            tracking.summarize(folder.results)
         return folder.results
 
 

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from sphere_replay.errors import Interrupted, UsageError
 from sphere_replay.plugging import Plugin, PluginError, load_again, loaded
 from sphere_replay.runs.launch import run_config, run_folder
 from sphere_replay.runs.runner import Report
+from sphere_replay.runs.tracking import check_trackers
 
 ERROR_FILE = "error.txt"
 
@@ -29,6 +30,14 @@ class Outcome:
     """The last line of what went wrong; the whole of it is in the run's `error.txt`."""
 
 
+@dataclass(frozen=True)
+class _Extras:
+    """What is done with each run beside running it."""
+
+    record: int
+    track: tuple[str, ...]
+
+
 def sweep(
     configs: Iterable[RunConfig],
     out: Path,
@@ -38,14 +47,17 @@ def sweep(
     report: Report | None = None,
     strict: bool = False,
     record: int = 0,
+    track: Sequence[str] = (),
 ) -> list[Outcome]:
     """Run every configuration; one that fails stops nobody else, unless it is `strict`.
 
-    So many rescorings as `record` says are kept of each, see `runs.recording`.
+    So many rescorings as `record` says are kept of each, see `runs.recording`; `track` names
+    trackers that get the numbers of each, see `runs.tracking`.
 
     Workers are fresh processes. Interrupted, the sweep goes on where it was when it is called
     again: each run resumes from its own checkpoint.
     """
+    check_trackers(track)
     configs = list(configs)
     outcomes: list[Outcome] = []
 
@@ -64,7 +76,7 @@ def sweep(
         else:
             waiting.append(config)
     attempts = _in_turn if workers == 1 else _side_by_side
-    for outcome in attempts(waiting, out, data, workers, record):
+    for outcome in attempts(waiting, out, data, workers, _Extras(record, tuple(track))):
         if outcome.status == "interrupted":
             raise Interrupted(f"stopped with {len(configs) - len(outcomes)} runs to go")
         done(outcome)
@@ -72,19 +84,19 @@ def sweep(
 
 
 def _in_turn(
-    configs: list[RunConfig], out: Path, data: Path | None, workers: int, record: int
+    configs: list[RunConfig], out: Path, data: Path | None, workers: int, extras: _Extras
 ) -> Iterator[Outcome]:
     for config in configs:
-        yield _attempt(config, out, data, record)
+        yield _attempt(config, out, data, extras)
 
 
 def _side_by_side(
-    configs: list[RunConfig], out: Path, data: Path | None, workers: int, record: int
+    configs: list[RunConfig], out: Path, data: Path | None, workers: int, extras: _Extras
 ) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
         futures = {
-            pool.submit(_attempt, config, out, data, record, loaded()): config for config in configs
+            pool.submit(_attempt, config, out, data, extras, loaded()): config for config in configs
         }
         try:
             for future in as_completed(futures):
@@ -114,7 +126,7 @@ def _attempt(
     config: RunConfig,
     out: Path,
     data: Path | None,
-    record: int,
+    extras: _Extras,
     plugins: tuple[Plugin, ...] = (),
 ) -> Outcome:
     """Run a configuration, in a process that may not know of plug-ins yet."""
@@ -124,7 +136,7 @@ def _attempt(
         return Outcome(config, "failed", str(error))
     folder = run_folder(config, out)
     try:
-        run_config(config, out, data=data, record=record)
+        run_config(config, out, data=data, record=extras.record, track=extras.track)
     except (Interrupted, KeyboardInterrupt):
         return Outcome(config, "interrupted")
     except Exception as error:

@@ -41,7 +41,7 @@ class Scores:
     increments: Tensor
     """δ `[m]`: loss after the virtual step minus loss before; zero where it is not known."""
     losses: Tensor
-    """`[m]`: loss before the virtual step; NaN where nobody has computed it."""
+    """`[m]`: loss before the virtual step."""
     features: Tensor | None = None
     """h `[m, d]`: representation before the virtual step; None where nobody asked for it."""
     labels: Tensor | None = None

@@ -18,7 +18,7 @@ from sphere_replay.vision.encoders import ENCODERS, check_encoder
 from sphere_replay.vision.models import NETWORK, NETWORKS, Head, Initialization, default_network
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind
 from sphere_replay.vision.specs import dataset_spec
-from sphere_replay.vision.stream import SplitBy
+from sphere_replay.vision.stream import Scenario, SplitBy
 from sphere_replay.vision.strong_views import STRONG
 from sphere_replay.vision.transforms import FeatureViews, pipeline
 
@@ -34,6 +34,9 @@ AVX-512: the process aborts, or worse, goes on."""
 
 OF_ENCODERS = ("encoder", "hidden", "geometry")
 """Settings that mean nothing without an encoder, and then are no part of a run's identity."""
+
+OF_STREAMS = ("scenario", "blur", "imbalance", "task_free")
+"""What is part of a run's identity only where the stream is not the plain one."""
 
 
 class ComparedBy(StrEnum):
@@ -56,6 +59,14 @@ class VisionConfig(ScheduledSettings, RunConfig):
     noise_kind: str = "symmetric"
     split_by: str = "noisy"
     """Which label decides the task of a training example."""
+    scenario: str = "class"
+    """What a task brings: new classes, or new examples (a `domain`) for the same labels."""
+    blur: float = 0.0
+    """Share of each class that comes outside of its task."""
+    imbalance: float = 1.0
+    """Size of the largest class over that of the smallest."""
+    task_free: bool = False
+    """Whether the learner is not told where tasks begin and end."""
     limit: int | None = None
     """Use this many examples of the stream, from all tasks alike."""
     network: str = ""
@@ -118,6 +129,7 @@ class VisionConfig(ScheduledSettings, RunConfig):
         one_of("device", self.device, DEVICES)
         one_of("geometry", self.geometry, [geometry.value for geometry in ComparedBy])
         self._check_encoder()
+        self._check_stream()
         if not 0 <= self.noise < 1:
             raise ConfigError(f"noise must lie in [0, 1), got {self.noise}; 0.4 corrupts 40%")
         self.check_positive("width", "batch", "lr", "k_s", "k_t", "t_frac", "threads")
@@ -168,6 +180,33 @@ class VisionConfig(ScheduledSettings, RunConfig):
         if self.seed < 0:
             raise ConfigError(f"seed must not be negative, got {self.seed}")
 
+    def _check_stream(self) -> None:
+        one_of("scenario", self.scenario, [scenario.value for scenario in Scenario])
+        if not 0 <= self.blur <= 1:
+            raise ConfigError(f"blur is a share of each class, in [0, 1], got {self.blur}")
+        if self.imbalance < 1:
+            raise ConfigError(
+                f"imbalance is the largest class over the smallest: at least 1, got "
+                f"{self.imbalance}"
+            )
+        spec, host = dataset_spec(self.dataset), HOSTS[self.host]
+        if self.blur and spec.tasks < 2:
+            raise ConfigError(f"{self.dataset} has a single task: there is nothing to blur")
+        if self.task_free and host.TOLD_TASKS:
+            raise ConfigError(f"{self.host} must be told of tasks: leave task_free at false")
+        domains = self.scenario == Scenario.DOMAIN
+        if (domains or self.blur) and host.TASK_CLASSES:
+            raise ConfigError(
+                f"{self.host} takes classes for those of a task: leave scenario at class, blur at 0"
+            )
+        if domains and (self.noise_kind == NoiseKind.ASYMMETRIC or self.split_by == SplitBy.CLEAN):
+            raise ConfigError(
+                "domains are those of the true classes, and classes that look alike may share a "
+                "label: leave split_by at noisy and noise_kind at a symmetric one"
+            )
+        if domains and spec.num_classes // spec.tasks < 2:
+            raise ConfigError(f"a task of {self.dataset} has one class, so a domain has one label")
+
     def _check_network(self) -> None:
         if self.network:
             one_of("network", self.network, NETWORKS)
@@ -192,7 +231,8 @@ class VisionConfig(ScheduledSettings, RunConfig):
     @property
     def idle(self) -> tuple[str, ...]:
         """Settings of encoders where there is none, of the economical schedule likewise."""
-        return super().idle + (() if self.encoder else OF_ENCODERS)
+        plain = [name for name in OF_STREAMS if getattr(self, name) == getattr(VisionConfig, name)]
+        return (*super().idle, *(() if self.encoder else OF_ENCODERS), *plain)
 
     @property
     def recipe(self) -> Sphere:

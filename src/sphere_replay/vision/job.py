@@ -67,6 +67,9 @@ class VisionJob:
             noise_kind=config.noise_kind,
             split_by=config.split_by,
             limit=config.limit,
+            scenario=config.scenario,
+            blur=config.blur,
+            imbalance=config.imbalance,
         )
         self._host = build_host(config, data.shape)
         self._turns: list[Turn] = []
@@ -101,7 +104,8 @@ class VisionJob:
         turn = self._turns[step]
         if self._recorder is not None:
             self._recorder.step = step
-        if turn.first:
+        told = not self.config.task_free
+        if turn.first and told:
             self._host.start_task()
         fair = self._mislabelled_share()
         try:
@@ -109,7 +113,7 @@ class VisionJob:
                 done = self._host.fit(turn.part)
             else:
                 done = self._host.observe(self._batch(turn.indices))
-            if turn.last:
+            if turn.last and (told or step + 1 == len(self)):
                 self._host.end_task(last=step + 1 == len(self))
         except DivergenceError as error:
             raise diverged(error, step) from error
@@ -182,7 +186,8 @@ class VisionJob:
         turns = [Turn(task, seen + number, indices) for number, indices in enumerate(batches, 1)]
         if not turns:
             return []
-        parts = self._host.fit_steps(last=task + 1 == len(self.stream.tasks))
+        last = task + 1 == len(self.stream.tasks)
+        parts = self._host.fit_steps(last=last) if last or not config.task_free else 0
         turns += [Turn(task, turns[-1].seen, None, part) for part in range(parts)]
         turns[0] = replace(turns[0], first=True)
         turns[-1] = replace(turns[-1], last=True)
@@ -221,14 +226,25 @@ class VisionJob:
         memory = self._host.memory
         slots = slots.to(memory.device)
         labels, images = memory["y"][slots].cpu(), memory["x"][slots].cpu()
+        keys, names = memory.versions[slots].cpu(), self.stream.class_order.tolist()
+        tasks = labels // len(self.stream.tasks[0])
+        if self.stream.domains:  # labels say nothing of tasks: places in the stream do
+            tasks, names = self._task_of(keys), list(self.stream.tasks[0])
         return Shown(
-            keys=memory.versions[slots].tolist(),
-            tasks=labels // len(self.stream.tasks[0]),
-            names=[str(name) for name in self.stream.class_order.tolist()],
+            keys=keys.tolist(),
+            tasks=tasks,
+            names=[str(name) for name in names],
             labels=labels,
             true=memory["true"][slots].cpu(),
             images=images if images.dtype == torch.uint8 else None,
         )
+
+    def _task_of(self, places: Tensor) -> Tensor:
+        """Tasks of the n-th examples that the host was given."""
+        given = [0] * len(self.stream.tasks)
+        for turn in self._turns:
+            given[turn.task] += 0 if turn.indices is None else len(turn.indices)
+        return torch.bucketize(places, torch.tensor(given).cumsum(0), right=True)
 
     def _evaluate(self, turn: Turn) -> None:
         accuracies = evaluate(self._host, self._data, self.stream, turn.task)

@@ -16,7 +16,7 @@ last batch, after which a single accuracy would be read. See results/development
 _GREY = {"capacity": 500, "batch": 64, "replay_batch": 64, "evaluate_every": 50, **STEADY}
 
 DATASET_SETTINGS: dict[str, Settings] = {
-    "digits": {"capacity": 100, "batch": 10, "replay_batch": 10, "evaluate_every": 20, **STEADY},
+    "digits": {"capacity": 100, "batch": 10, "replay_batch": 10, "evaluate_every": 20},
     "mnist": _GREY,
     "fashion-mnist": _GREY,
     "cifar10": {"capacity": 500},

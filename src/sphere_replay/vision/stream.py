@@ -1,10 +1,15 @@
-"""The class-incremental stream: which examples come when, under which label.
+"""The stream of a run: which examples come when, under which label.
 
 Classes are ordered at random and renamed by that order, so that task 0 has the ids 0..k-1, task 1
 the next k, and so on: ids increase with first appearance, which the losses of several hosts rely
 on. Labels are corrupted first; then the stream is split by the corrupted label, so every training
 label of a task lies in the task's own classes. Test examples belong to the task of their clean
 label.
+
+Streams of other kinds are made of the same parts. In a domain-incremental one every task asks the
+same question of other classes: a label is the class's place in its task. In a blurred one a share
+of each class comes in tasks that are not its own. In an imbalanced one classes are of different
+size.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +35,14 @@ class SplitBy(StrEnum):
     """Training labels then leave the classes of their task when noise crosses tasks."""
 
 
+class Scenario(StrEnum):
+    """What a task brings that is new."""
+
+    CLASS = "class"
+    DOMAIN = "domain"
+    """Other classes under the labels of the first task: its places 0..k-1."""
+
+
 @dataclass(frozen=True, eq=False)
 class ClassStream:
     """A stream of T tasks over C classes; all labels are ids of this stream, see `class_order`."""
@@ -45,7 +58,11 @@ class ClassStream:
     train_indices: tuple[Tensor, ...]
     """Per task: examples of the training data, in the order of the stream."""
     test_indices: tuple[Tensor, ...]
-    """Per task: examples of the test data."""
+    """Per task: examples of the test data, of the classes that are the task's own."""
+    domains: bool = False
+    """Whether labels, clean ones too, are places in a task; test labels are ids nevertheless."""
+    blurred: bool = False
+    """Whether classes come outside of their tasks as well."""
 
     def __len__(self) -> int:
         """Number of training examples in the stream."""
@@ -80,7 +97,9 @@ class ClassStream:
 
     def to_tensors(self) -> dict[str, Tensor]:
         """Everything as flat named tensors, ready for safetensors."""
-        return {
+        # Only where they hold: what has been saved without them keeps its digest.
+        kinds = {name: torch.ones(1) for name in _KINDS if getattr(self, name)}
+        return kinds | {
             "class_order": self.class_order,
             "labels": self.labels,
             "clean_labels": self.clean_labels,
@@ -100,10 +119,18 @@ class ClassStream:
         if missing:
             raise ValueError(f"these tensors are not a saved stream: {', '.join(missing)} missing")
         return cls(
-            **{name: tensors[name] for name in names},
+            class_order=tensors["class_order"],
+            labels=tensors["labels"],
+            clean_labels=tensors["clean_labels"],
+            test_labels=tensors["test_labels"],
+            domains="domains" in tensors,
+            blurred="blurred" in tensors,
             train_indices=torch.split(tensors["train_indices"], tensors["train_sizes"].tolist()),
             test_indices=torch.split(tensors["test_indices"], tensors["test_sizes"].tolist()),
         )
+
+
+_KINDS = ("domains", "blurred")
 
 
 def build_stream(
@@ -116,6 +143,9 @@ def build_stream(
     tasks: int | None = None,
     shuffle_classes: bool = True,
     limit: int | None = None,
+    scenario: Scenario | str = Scenario.CLASS,
+    blur: float = 0.0,
+    imbalance: float = 1.0,
 ) -> ClassStream:
     """The stream of a seed.
 
@@ -132,6 +162,12 @@ def build_stream(
         shuffle_classes: False keeps the dataset's order of classes.
         limit: Keep this many examples. Every task keeps its first ones, in proportion to its
             length and at least one, so that a short run still visits all tasks.
+        scenario: Domain-incremental tasks are those of the true classes, and noise stays among the
+            labels that all tasks share.
+        blur: Share of each class, by the label that decides the task, that comes in other tasks,
+            in all of them alike.
+        imbalance: How many times larger the dataset's first class is than its last; sizes between
+            them fall geometrically. Noise is a share of what is left of each class.
     """
     classes = data.num_classes
     count = dataset_spec(data.name).tasks if tasks is None else tasks
@@ -144,20 +180,35 @@ def build_stream(
     order = torch.arange(classes)
     if shuffle_classes:
         order = torch.randperm(classes, generator=generator_for(seed, "class order"))
-    noisy = corrupt(
-        data.train_labels,
+    rename = order.argsort()
+    task_size = classes // count
+    own, test = rename[data.train_labels], rename[data.test_labels]
+    domains = Scenario(scenario) is Scenario.DOMAIN
+    clean = own % task_size if domains else data.train_labels
+    kept = torch.arange(len(clean))
+    if imbalance != 1:
+        kept = _long_tailed(data.train_labels, classes, imbalance, generator_for(seed, "imbalance"))
+    labels = clean.clone()
+    labels[kept] = corrupt(
+        clean[kept],
         noise,
-        classes,
+        task_size if domains else classes,
         generator_for(seed, "corruption"),
         noise_kind,
         LOOKALIKES.get(data.name),
     )
-    rename = order.argsort()
-    labels, clean, test = rename[noisy], rename[data.train_labels], rename[data.test_labels]
-    task_size = classes // count
-    train_task = (labels if split_by is SplitBy.NOISY else clean) // task_size
+    if not domains:
+        labels, clean = rename[labels], own
+    deciding = labels if split_by is SplitBy.NOISY and not domains else own
+    train_task = deciding // task_size
+    if blur:
+        source = generator_for(seed, "blur")
+        train_task = _blurred(deciding, kept, blur, count, task_size, source)
     # One shuffle of everything, of which each task takes its own: a uniform order in every task.
     shuffled = torch.randperm(len(labels), generator=generator_for(seed, "stream order"))
+    left = torch.zeros(len(labels), dtype=torch.bool)
+    left[kept] = True
+    shuffled = shuffled[left[shuffled]]
     train_indices = [shuffled[train_task[shuffled] == task] for task in range(count)]
     lengths = _shortened([len(indices) for indices in train_indices], limit)
     return ClassStream(
@@ -171,6 +222,8 @@ def build_stream(
         test_indices=tuple(
             (test // task_size == task).nonzero().flatten() for task in range(count)
         ),
+        domains=domains,
+        blurred=blur > 0,
     )
 
 
@@ -185,6 +238,38 @@ def keep_stream(stream: ClassStream, out: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_bytes(stream.to_tensors()))
     return path
+
+
+def _long_tailed(labels: Tensor, classes: int, ratio: float, generator: torch.Generator) -> Tensor:
+    """What is kept: of class c, in the dataset's order, ratio^(-c / (C - 1)) of its examples."""
+    if ratio < 1:
+        raise ValueError(f"imbalance is largest class over smallest: at least 1, got {ratio}")
+    parts = []
+    for label in range(classes):
+        members = (labels == label).nonzero().flatten()
+        size = max(1, round(len(members) * ratio ** (-label / max(1, classes - 1))))
+        parts.append(members[torch.randperm(len(members), generator=generator)[:size]])
+    return torch.cat(parts).sort().values
+
+
+def _blurred(
+    deciding: Tensor,
+    kept: Tensor,
+    share: float,
+    tasks: int,
+    task_size: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Tasks of all examples, with round(share n_c) of each class c in turn in the other tasks."""
+    if not 0 <= share <= 1 or tasks < 2:
+        raise ValueError(f"blur is a share in [0, 1] of streams of two tasks or more, got {share}")
+    moved = deciding // task_size
+    for label in range(tasks * task_size):
+        members = kept[deciding[kept] == label]
+        order = torch.randperm(len(members), generator=generator)
+        chosen = members[order[: round(share * len(members))]]
+        moved[chosen] = (label // task_size + 1 + torch.arange(len(chosen)) % (tasks - 1)) % tasks
+    return moved
 
 
 def _shortened(lengths: Sequence[int], limit: int | None) -> list[int]:

@@ -3,8 +3,9 @@
 With --baseline, every line also gets its paired gain over the host in that file, on common seeds.
 
 Examples:
-  sphere compare results/calibration/*.json
-  sphere compare results/development/*.json --baseline results/development/default.json
+  sphere compare results/development/strength-*.json
+  sphere compare results/development/refine-mnist-base.json \
+    --baseline results/development/refine-mnist-hosts.json
 """
 
 import argparse

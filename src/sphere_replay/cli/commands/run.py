@@ -19,6 +19,7 @@ from sphere_replay.cli.options import (
     add_record_option,
     add_run_options,
     add_seed_option,
+    add_track_option,
     config_from,
     warn_of_others,
 )
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_place_options(parser)
     add_output_options(parser)
     add_record_option(parser)
+    add_track_option(parser)
     parser.add_argument(
         "--checkpoint-every",
         type=int,
@@ -47,12 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.runs.launch import run_config, run_folder
     from sphere_replay.runs.progress import step_progress
     from sphere_replay.runs.recording import FOLDER
+    from sphere_replay.runs.tracking import check_trackers
 
     config = config_from(arguments, seed=arguments.seed)
     if arguments.checkpoint_every < 1:
         raise UsageError("--checkpoint-every counts steps: at least 1")
     if arguments.record < 0:
         raise UsageError("--record counts rescorings: 0 or more")
+    check_trackers(arguments.track)
     quiet = arguments.quiet or arguments.json
     folder = run_folder(config, arguments.out)
     if folder.finished:
@@ -70,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             report=report,
             progress=not quiet,
             record=arguments.record,
+            track=arguments.track,
         )
     if arguments.json:
         print(json.dumps({"folder": str(folder.path), **results}))

@@ -18,6 +18,7 @@ from sphere_replay.cli.options import (
     add_place_options,
     add_record_option,
     add_table_options,
+    add_track_option,
     table_from,
     table_words,
     warn_of_others,
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     add_record_option(parser)
+    add_track_option(parser)
     add_place_options(parser)
 
 
@@ -96,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             report=report,
             record=arguments.record,
+            track=arguments.track,
         )
     entries = to_entries(runs, arguments.out)
     print(f"{len(entries)} of {len(runs)} runs finished in {arguments.out}")
