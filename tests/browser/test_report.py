@@ -19,7 +19,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 try:
     from playwright.sync_api import Browser, Page, sync_playwright
 except ModuleNotFoundError:
-    sync_playwright = None  # type: ignore[assignment]  # the tests below are skipped then
+    sync_playwright = None  # the tests below are skipped then
 
 ABSENT = "no browser: `make browser` installs Chromium and Playwright"
 if os.environ.get("CI") == "true":
