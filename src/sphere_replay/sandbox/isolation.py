@@ -16,7 +16,7 @@ ISOLATIONS = ("bubblewrap", "landlock")
 _INSIDE = Path(__file__).parent / "inside"
 _PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "py", "pygments")
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/lib", "/lib64", "/etc/ld.so.cache")
-_START = "import sys; sys.path += {paths!r}; from inside.server import main; main()"
+_START = "import sys; sys.path += {paths!r}; from inside.main import main; main()"
 
 
 def missing(isolation: str) -> str | None:

@@ -61,6 +61,7 @@ class Worker:
         tests: str,
         nodes: Sequence[str] | None,
         limits: Limits,
+        judge: str = "strict",
         *,
         only_collect: bool = False,
     ) -> dict[str, Any]:
@@ -70,6 +71,7 @@ class Worker:
             "tests": tests,
             "nodes": None if nodes is None else list(nodes),
             "limits": limits.to_dict(),
+            "judge": judge,
             "only_collect": only_collect,
         }
         assert self._process.stdin is not None

@@ -100,10 +100,20 @@ def arm(snapshot: Snapshot, descriptor: int) -> None:
     sys.addaudithook(hook)
 
 
-def refuse(descriptor: int, why: str) -> None:
-    """Report that no program was started; before `arm` only."""
+def report(kind: str, content: object) -> None:
+    """Report through the hook; what is not allowed to becomes a fraud."""
+    sys.audit(EVENT, kind, content)
+
+
+def plain_reports(descriptor: int) -> Callable[[str, object], None]:
+    """A function that reports without a hook, where no program shares this interpreter."""
     nonce = os.urandom(16).hex()
-    os.write(descriptor, f"{nonce}\n{nonce} {json.dumps(['refused', why])}\n".encode())
+    os.write(descriptor, f"{nonce}\n".encode())
+
+    def send(kind: str, content: object) -> None:
+        os.write(descriptor, f"{nonce} {json.dumps([kind, content])}\n".encode())
+
+    return send
 
 
 def _hook(

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from . import guard
+from .canaries import Canaries
+
+Report = Callable[[str, object], None]
+"""Told (kind, content)."""
 
 TEST_FILE = "test_solution.py"
 _LONGEST_MESSAGE = 300
@@ -29,8 +32,9 @@ class Run:
     """What a fork is to do with the test file in its folder."""
 
     nodes: Sequence[str] | None
-    canaries: tuple[str, str]
+    canaries: Canaries | None
     only_collect: bool
+    report: Report
 
 
 class _Silent:
@@ -51,6 +55,7 @@ class Reporter(_Silent):
 
     def __init__(self, serve: Callable[[], Run]) -> None:
         self._serve = serve
+        self._run: Run
         self._outcome = "passed"
         self._message = ""
 
@@ -62,22 +67,20 @@ class Reporter(_Silent):
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep what was asked for; one canary goes first, the other last."""
-        first, last = self._run.canaries
-        chosen = items
+        places = {} if self._run.canaries is None else self._run.canaries.places
         if self._run.nodes is not None:
-            wanted = {*self._run.nodes, first, last}
-            chosen = [item for item in items if _name(item.nodeid) in wanted]
-        chosen.sort(key=lambda item: {first: 0, last: 2}.get(_name(item.nodeid), 1))
-        items[:] = chosen
+            wanted = {*self._run.nodes, *places}
+            items[:] = [item for item in items if _name(item.nodeid) in wanted]
+        items.sort(key=lambda item: places.get(_name(item.nodeid), 1))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Say why a test file could not be collected."""
         if not report.passed:
-            sys.audit(guard.EVENT, "uncollected", _shorten(str(report.longrepr)))
+            self._run.report("uncollected", _shorten(str(report.longrepr)))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Say which nodes there are."""
-        sys.audit(guard.EVENT, "collected", [_name(item.nodeid) for item in session.items])
+        self._run.report("collected", [_name(item.nodeid) for item in session.items])
 
     def pytest_runtestloop(self) -> bool | None:
         """Run nothing if only the nodes were asked for."""
@@ -103,7 +106,7 @@ class Reporter(_Silent):
             self._outcome = "failed"  # such as a strict xfail that passed
         if report.when == "teardown":
             node = _name(report.nodeid)
-            sys.audit(guard.EVENT, "node", [node, self._outcome, self._message])
+            self._run.report("node", [node, self._outcome, self._message])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:

@@ -4,14 +4,14 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 _PATIENCE = 10.0
 
 
-def descendants(process: int | None = None) -> Iterator[int]:
-    """Pids below a process (this one), parents first."""
+def descendants(process: int | None = None, but: Container[int] = ()) -> Iterator[int]:
+    """Pids below a process (this one), parents first, without some and what is below them."""
     folder = Path(f"/proc/{os.getpid() if process is None else process}/task")
     children: list[int] = []
     with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -19,8 +19,9 @@ def descendants(process: int | None = None) -> Iterator[int]:
             with contextlib.suppress(OSError):
                 children += map(int, (folder / thread / "children").read_text().split())
     for child in children:
-        yield child
-        yield from descendants(child)
+        if child not in but:
+            yield child
+            yield from descendants(child, but)
 
 
 def anonymous_memory(process: int | str) -> int:
@@ -33,31 +34,38 @@ def anonymous_memory(process: int | str) -> int:
     return sum(int(words[1]) << 10 for words in held)
 
 
-def memory_beyond(baseline: int) -> int:
-    """Bytes that all descendants hold, less what each of them inherited by being forked.
+def memory_beyond(baselines: Mapping[int, int]) -> int:
+    """Bytes that descendants hold, less what each of them inherited by being forked.
 
     Memory that a descendant shares with its own children counts for each of them.
+
+    Args:
+        baselines: Of every process that forks: this one, or children that are not counted.
     """
-    return sum(max(0, anonymous_memory(process) - baseline) for process in descendants())
+    return sum(
+        max(0, anonymous_memory(process) - baseline)
+        for parent, baseline in baselines.items()
+        for process in descendants(parent, but=baselines)
+    )
 
 
-def end_all() -> None:
-    """Kill every descendant and wait until none is left; this process adopts orphans.
+def end_all(keep: Container[int] = ()) -> None:
+    """Kill every descendant but some, and wait until none is left; this process adopts orphans.
 
     Stopped first, so that nobody forks while others are being killed.
     """
     patience = time.monotonic() + _PATIENCE
     while True:
-        processes = list(descendants())
+        processes = [process for process in descendants() if process not in keep]
         for sign in (signal.SIGSTOP, signal.SIGKILL):
             for process in processes:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, sign)
-        try:
+        with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        except ChildProcessError:
+        if not processes:
             return
         if time.monotonic() > patience:
-            raise RuntimeError(f"processes {list(descendants())} do not end")
+            raise RuntimeError(f"processes {processes} do not end")
         time.sleep(0.0005)
