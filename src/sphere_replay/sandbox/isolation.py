@@ -80,9 +80,10 @@ def _bubblewrap(readable: list[str]) -> list[str]:
     ]
     words += ["--unshare-cgroup-try", "--clearenv", "--new-session", "--cap-drop", "ALL"]
     if os.getuid() == 0:
-        # Without a namespace of users root can leave for another uid, program by program.
-        for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL"):
-            words += ["--cap-add", capability]
+        # Without a namespace of users root can leave for another uid, program by program, and
+        # has to be told which sockets a program has.
+        for capability in ("SETUID", "SETGID", "KILL", "SYS_PTRACE", "DAC_READ_SEARCH"):
+            words += ["--cap-add", f"CAP_{capability}"]
     else:
         words += ["--unshare-user"]
     parents = {parent for path in readable for parent in Path(path).parents}

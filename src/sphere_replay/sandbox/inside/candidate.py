@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from .codec import UnplainError, WireError, decode, encode
@@ -172,7 +172,7 @@ class Side:
     def _exile(self, value: object) -> dict[str, Any]:
         if isinstance(value, Foreign):
             return {"k": value._number}
-        name = name_of(value)
+        name = name_of(value) if isinstance(value, type | ModuleType) else None
         if name is not None:
             return {"g": name}
         number = self._number(value)
@@ -250,7 +250,7 @@ _OPERATIONS: dict[str, Callable[..., object]] = {
     "get": getattr,
     "set": setattr,
     "del": delattr,
-    "call": lambda target, *positional, **named: target(*positional, **named),
+    "call": lambda target, /, *positional, **named: target(*positional, **named),
     "invoke": lambda target, name, /, *positional, **named: getattr(target, name)(
         *positional, **named
     ),

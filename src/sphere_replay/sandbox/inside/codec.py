@@ -21,7 +21,7 @@ DEEPEST = 200
 _MOST_HEX = 1 << 20
 
 _SCALARS = frozenset({NoneType, bool, int, float, str})
-_spell = json.JSONEncoder(separators=(",", ":")).encode
+_spell = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _read = json.JSONDecoder().raw_decode
 
 

@@ -49,7 +49,7 @@ class Peer:
         self._kinds: dict[int, type[Handle]] = {}
         self._errors: dict[int, type[BaseException]] = {}
 
-    def ask(self, name: str, number: int, *positional: object, **named: object) -> Any:
+    def ask(self, name: str, number: int, /, *positional: object, **named: object) -> Any:
         """Have something done to an object of the program; returns or raises what comes of it."""
         self._sequence += 1
         sequence = self._sequence
@@ -292,7 +292,7 @@ class Handle:
         return ask(self, "deepcopy")
 
 
-def ask(handle: Handle, name: str, *positional: object, **named: object) -> Any:
+def ask(handle: Handle, name: str, /, *positional: object, **named: object) -> Any:
     """Ask for something to be done to a handle's object."""
     peer: Peer = object.__getattribute__(handle, "_sphere_peer")
     return peer.ask(name, number_of(handle), *positional, **named)
@@ -363,7 +363,7 @@ def _transformed(name: str) -> Callable[..., object]:
 
 
 def _asking(name: str, kind: type | None = None) -> Callable[..., object]:
-    def method(self: Handle, *positional: object, **named: object) -> object:
+    def method(self: Handle, /, *positional: object, **named: object) -> object:
         value = ask(self, name, *positional, **named)
         return value if kind is None else _exactly(kind, value)
 

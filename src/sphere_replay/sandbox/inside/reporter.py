@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from .canaries import Canaries
+from .proxy import Handle
 
 Report = Callable[[str, object], None]
 """Told (kind, content)."""
@@ -63,6 +64,11 @@ class Reporter(_Silent):
     def pytest_collection(self) -> None:
         """All that every program needs is done by now, once for all of them."""
         self._run = self._serve()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makeitem(self, obj: object) -> list[pytest.Item] | None:
+        """A function of the program is no test, whatever its name."""
+        return [] if isinstance(obj, Handle) else None
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 _PATIENCE = 10.0
+_SOCKET_BUFFER = 212_992  # what the kernel grants where nobody may ask for more
 
 
 def descendants(process: int | None = None, but: Container[int] = ()) -> Iterator[int]:
@@ -34,19 +35,31 @@ def anonymous_memory(process: int | str) -> int:
     return sum(int(words[1]) << 10 for words in held)
 
 
+def sockets(process: int) -> set[str]:
+    """The sockets that a process has open; none if nobody may know."""
+    folder, found = f"/proc/{process}/fd", set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(f"{folder}/{name}"))
+    return {name for name in found if name.startswith("socket:")}
+
+
 def memory_beyond(baselines: Mapping[int, int]) -> int:
     """Bytes that descendants hold, less what each of them inherited by being forked.
 
-    Memory that a descendant shares with its own children counts for each of them.
+    Memory that a descendant shares with its own children counts for each of them. Of sockets, what
+    their buffers can hold: how full they are nobody tells.
 
     Args:
         baselines: Of every process that forks: this one, or children that are not counted.
     """
-    return sum(
-        max(0, anonymous_memory(process) - baseline)
-        for parent, baseline in baselines.items()
-        for process in descendants(parent, but=baselines)
-    )
+    held, buffers = 0, set()
+    for parent, baseline in baselines.items():
+        for process in descendants(parent, but=baselines):
+            held += max(0, anonymous_memory(process) - baseline)
+            buffers |= sockets(process)
+    return held + len(buffers) * _SOCKET_BUFFER
 
 
 def end_all(keep: Container[int] = ()) -> None:
@@ -54,7 +67,7 @@ def end_all(keep: Container[int] = ()) -> None:
 
     Stopped first, so that nobody forks while others are being killed.
     """
-    patience = time.monotonic() + _PATIENCE
+    patience, quiet = time.monotonic() + _PATIENCE, 0
     while True:
         processes = [process for process in descendants() if process not in keep]
         for sign in (signal.SIGSTOP, signal.SIGKILL):
@@ -64,8 +77,11 @@ def end_all(keep: Container[int] = ()) -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if not processes:
+        # One that is orphaned during a look may be seen with neither parent, but not twice.
+        quiet = 0 if processes else quiet + 1
+        if quiet == 2:
             return
         if time.monotonic() > patience:
             raise RuntimeError(f"processes {processes} do not end")
-        time.sleep(0.0005)
+        if processes:
+            time.sleep(0.0005)
