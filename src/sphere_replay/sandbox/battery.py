@@ -15,7 +15,7 @@ from .hostile import CHEATS, Hostile, battery
 from .inside import kernel
 from .inside.tree import descendants
 from .limits import Limits, Verdict, verdict_from
-from .names import visible_tests
+from .names import only_nodes, visible_tests
 from .worker import Worker
 
 _SLACK = 5.0
@@ -66,7 +66,8 @@ def try_out(worker: Worker, case: Hostile, bait: "Bait", judge: str = "strict") 
     limits = Limits(**{"wall": 10.0, **case.limits})  # type: ignore[arg-type]  # checked by Limits
     before = set(descendants(worker.pid))
     start = time.monotonic()
-    answer = worker.ask(case.program, case.tests, case.nodes, limits, judge)
+    tests = case.tests if case.nodes is None else only_nodes(case.tests, case.nodes)
+    answer = worker.ask(case.program, tests, case.nodes, limits, judge)
     seconds = time.monotonic() - start
     verdict = verdict_from(answer, visible_tests(case.tests))
     left = set(descendants(worker.pid)) - before

@@ -11,7 +11,7 @@ from typing import Any, Self
 from .cache import VerdictCache, content_key
 from .isolation import ISOLATIONS, missing
 from .limits import Limits, Verdict, verdict_from
-from .names import STAND_IN, visible_tests
+from .names import STAND_IN, only_nodes, visible_tests
 from .worker import Worker, WorkerError
 
 
@@ -143,6 +143,8 @@ class Sandbox:
         known: list[str],
         judge: str,
     ) -> Verdict:
+        if judge == "shared" and nodes is not None:
+            tests = only_nodes(tests, nodes)  # the program could read the others
         try:
             answer = self._ask(source, tests, nodes, judge)
         except WorkerError as error:

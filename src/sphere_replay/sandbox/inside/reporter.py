@@ -86,6 +86,8 @@ class Reporter(_Silent):
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Say which nodes there are."""
+        if self._run.canaries is not None:  # the guard keeps an eye on them
+            self._run.report("items", session.items)
         self._run.report("collected", [_name(item.nodeid) for item in session.items])
 
     def pytest_runtestloop(self) -> bool | None:

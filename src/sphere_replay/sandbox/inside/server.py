@@ -27,6 +27,7 @@ from .canaries import Canaries
 from .judge import Judge
 from .nursery import Nursery
 from .scratch import Scratch
+from .suite import Suite
 from .watch import Ending, HostGone, Watch
 from .wire import Channel
 
@@ -159,7 +160,8 @@ class Server:
             return reporter.Run(request["nodes"], None, request["only_collect"], report)
         for name in [name for name in sys.modules if name.partition(".")[0] in _FORGOTTEN]:
             del sys.modules[name]
-        guard.arm(self._snapshot, _REPORTS)
+        path = os.path.join(folder, reporter.TEST_FILE)
+        guard.arm(self._snapshot, Suite(tests, path), path, _REPORTS)
         return reporter.Run(request["nodes"], canaries, request["only_collect"], guard.report)
 
 
