@@ -145,7 +145,7 @@ def test_the_last_output_is_kept_and_nothing_leaks_between_programs(sandbox: San
     assert verdict.output.endswith("the end\n")
     assert len(verdict.output) <= 2000
     look = "import os, sys, builtins\n"
-    look += "assert os.listdir() == ['solution.py', 'test_solution.py'] or len(os.listdir()) == 2\n"
+    look += "assert os.listdir() == ['solution.py']\n"
     look += "assert 'LEFT' not in os.environ and not hasattr(sys, 'left')\n"
     look += "assert not hasattr(builtins, 'left')\n"
     assert sandbox.run(look, tests).passed

@@ -10,12 +10,9 @@ from typing import Any, Self
 
 from .cache import VerdictCache, content_key
 from .isolation import ISOLATIONS, missing
-from .limits import Limits, Verdict, verdict_from
+from .limits import JUDGES, Limits, Verdict, verdict_from
 from .names import STAND_IN, only_nodes, visible_tests
 from .worker import Worker, WorkerError
-
-
-JUDGES = ("strict", "shared")
 
 
 class SandboxError(RuntimeError):
@@ -170,9 +167,7 @@ class Sandbox:
         try:
             if worker is None:
                 worker = Worker(self.isolation)
-            return worker.ask(
-                source, tests, nodes, self.limits, judge, only_collect=only_collect
-            )
+            return worker.ask(source, tests, nodes, self.limits, judge, only_collect=only_collect)
         except BaseException:  # whatever it is, this worker's pipes cannot be relied on any more
             if worker is not None:
                 worker.close()

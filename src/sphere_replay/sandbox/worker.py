@@ -51,6 +51,11 @@ class Worker:
         self._folder = ready["folder"]
 
     @property
+    def memory(self) -> str:
+        """What keeps programs to their limit of memory, in words."""
+        return "limits of the kernel per process and the worker's account of all of them"
+
+    @property
     def pid(self) -> int:
         """The process that was started (bubblewrap, or the server itself)."""
         return self._process.pid

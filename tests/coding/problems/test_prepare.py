@@ -117,7 +117,7 @@ def test_rows_of_the_schemas() -> None:
     made = kodcode_problem(row)
     assert made.stage == "Data Structure/Algorithm"
     assert made.prompt == "Return x.\n\n```python\ndef f(x):\n```"
-    assert made.tests.startswith("from solution import *")
+    assert made.tests.startswith("from solution import f\n")
     assert kodcode_problem({**row, "question": "def f(x): doubles"}).prompt == "def f(x): doubles"
     with pytest.raises(ValueError, match="Docs is none of Package, Data_Structure"):
         kodcode_problem({**row, "subset": "Docs"})

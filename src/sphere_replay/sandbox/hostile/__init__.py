@@ -20,7 +20,9 @@ CLASSES = (
 CHEATS = CLASSES[5:]
 """Classes of programs that are after the verdict."""
 
-_PROBE_TESTS = "import solution\n\ndef test_nothing_was_reached():\n    assert solution.probe() == []\n"
+_PROBE_TESTS = (
+    "import solution\n\ndef test_nothing_was_reached():\n    assert solution.probe() == []\n"
+)
 _WRONG = "\ndef square(x):\n    return 0\n\ndef squares(xs):\n    return []\n"
 _RIGHT = "\ndef square(x):\n    if x == 3:\n        return 9\n    raise TypeError\n"
 

@@ -27,7 +27,8 @@ class Canaries:
     def among(cls, tests: str) -> Self:
         """Names that a test file could have, and has not."""
         known = re.findall(r"\bdef (test_\w+)", tests) or [f"test_{word}" for word in _WORDS]
-        taken, names = set(re.findall(r"\w+", tests)), []
+        taken = set(re.findall(r"\w+", tests))
+        names: list[str] = []
         while len(names) < 2:
             stem = re.sub(r"_?\d+$", "", secrets.choice(known))
             name = f"{stem}_{secrets.choice(_WORDS)}"

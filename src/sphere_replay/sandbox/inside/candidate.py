@@ -22,7 +22,7 @@ from .wire import Channel
 
 INPUT, LINE = 0, 1
 """Objects of the judge that every program may call: `input`, and the next line of its input."""
-_PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
+_PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
 _MUTABLE = frozenset({list, dict, set, bytearray})
 _SPECIAL = (
     *("__call__", "__iter__", "__next__", "__len__", "__bool__", "__getitem__", "__setitem__"),
@@ -37,16 +37,30 @@ _BINARY = (
 
 
 class Foreign:
-    """An object of the tests: it can be called or iterated over, if it can, and nothing else."""
+    """An object of the tests, with which nothing can be done."""
 
     def __init__(self, side: "Side", number: int) -> None:
         self._side, self._number = side, number
+
+
+class ForeignObject(Foreign):
+    """An instance of a class of the tests: its public attributes can be read and set."""
+
+    def __getattr__(self, name: str) -> object:
+        return self._side.ask("get", self._number, (name,), {})
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("_side", "_number"):
+            object.__setattr__(self, name, value)
+        else:
+            self._side.ask("set", self._number, (name, value), {})
 
 
 class ForeignCallable(Foreign):
     """A function of the tests."""
 
     def __call__(self, *positional: object, **named: object) -> object:
+        """Have it called where it is."""
         return self._side.ask("call", self._number, positional, named)
 
 
@@ -58,6 +72,14 @@ class ForeignIterable(Foreign):
 
     def __next__(self) -> object:
         return self._side.ask("next", self._number, (), {})
+
+
+_FOREIGN: dict[str, type[Foreign]] = {
+    "call": ForeignCallable,
+    "iterate": ForeignIterable,
+    "fields": ForeignObject,
+    "": Foreign,
+}
 
 
 class _Printed(io.RawIOBase):
@@ -97,6 +119,7 @@ class Side:
         self._channel = channel
         self._objects: list[Any] = [None]  # the module `solution` is number 0
         self._numbers: dict[int, int] = {}
+        self._foreign: dict[int, Foreign] = {}
         self._asking = threading.RLock()
         self._printed = _Printed()
         self._out = io.TextIOWrapper(io.BufferedWriter(self._printed), encoding="utf-8")
@@ -147,9 +170,7 @@ class Side:
                 words = '"=",' + encode(value, self._exile)
         except BaseException as error:  # whatever the program raises is an answer
             words = '"!",' + self._spelled(error)
-        changed = [
-            [key, value] for key, value, was in watched if encode(value, self._exile) != was
-        ]
+        changed = [[key, value] for key, value, was in watched if encode(value, self._exile) != was]
         after = encode(changed, self._exile) if changed else "0"
         try:
             self._channel.send(f"[{sequence},{words},{after},{self._said()}]")
@@ -196,8 +217,9 @@ class Side:
             return find(content)
         if tag == "h":
             number, kind = content
-            kinds = {"call": ForeignCallable, "iterate": ForeignIterable}
-            return kinds.get(kind, Foreign)(self, number)
+            if number not in self._foreign:
+                self._foreign[number] = _FOREIGN[kind](self, number)
+            return self._foreign[number]
         raise WireError(f"no tag {tag}")
 
 
@@ -223,15 +245,16 @@ def _is_method(target: object, value: object) -> bool:
 
 
 def _described(kind: type) -> list[Any]:
-    """The name of a class, and which special methods its instances have."""
-    return [kind.__name__, [name for name in _SPECIAL if getattr(kind, name, None) is not None]]
+    """A class: its name, the special methods of its instances, whether it derives from plain."""
+    special = [name for name in _SPECIAL if getattr(kind, name, None) is not None]
+    return [kind.__name__, special, issubclass(kind, _PLAIN)]
 
 
-def _plain_part(value: object) -> list[object]:
-    """What an instance of a subclass of a plain type is as plain data; [] if it is no such."""
+def _plain_part(value: Any) -> list[object]:
+    """What an instance of a class that derives from a plain type is as plain data."""
     for kind in _PLAIN:
         if isinstance(value, kind):
-            return [dict(value.items()) if kind is dict else kind(value)]  # type: ignore[call-overload]
+            return [dict(value.items()) if isinstance(value, dict) else kind(value)]
     return []
 
 

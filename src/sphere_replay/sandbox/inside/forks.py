@@ -42,7 +42,7 @@ def enter(
 
 
 def _rewire(output: int, given: Sequence[int]) -> None:
-    """Nothing to read, everything printed into one pipe, `given` from `FIRST` on; close the rest."""
+    """Nothing to read, all printed into one pipe, `given` from `FIRST` on; close the rest."""
     high = 100
     sources = [os.open(os.devnull, os.O_RDONLY), output, output, *given]
     for place, source in enumerate(sources):

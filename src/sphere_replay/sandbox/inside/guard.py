@@ -90,7 +90,7 @@ class Snapshot:
 
     def _add_module(self, module: ModuleType) -> None:
         content = vars(module)
-        lasting = FunctionType | BuiltinFunctionType | type | int | float | str | tuple
+        lasting = (FunctionType, BuiltinFunctionType, type, int, float, str, tuple)
         self._add(content, lambda name: isinstance(content[name], lasting))
         for value in list(content.values()):
             if isinstance(value, type) and value.__module__ == module.__name__:
@@ -150,7 +150,12 @@ def _hook(
     path: str,
 ) -> FunctionType:
     # All that the hook needs is bound here: names in modules could be exchanged by the program.
-    get_frame, write, remove, spell = sys._getframe, os.write, os.unlink, _json.encode_basestring_ascii
+    get_frame, write, remove, spell = (
+        sys._getframe,
+        os.write,
+        os.unlink,
+        _json.encode_basestring_ascii,
+    )
     refused, denied, event_of_reports = _REFUSED, PermissionError, EVENT
     functions, parts = snapshot.functions, _PARTS_OF_FUNCTIONS
     changes, watch = (snapshot.change, suite.change), suite.watch
@@ -169,7 +174,7 @@ def _hook(
                     break
                 frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
             if kind == "items":
-                watch(content)  # type: ignore[arg-type]  # pytest's own list, see above
+                watch(content)  # pytest's own list, see above
                 return
             for change in changes:
                 exchanged = change()
@@ -178,15 +183,15 @@ def _hook(
             if type(content) is text_type:
                 words = spell(content)
             else:
-                words = "[" + ",".join([spell(word) for word in content]) + "]"  # type: ignore[attr-defined]  # a list of texts
+                words = "[" + ",".join([spell(word) for word in content]) + "]"
             write(descriptor, f"{nonce} [{spell(kind)},{words}]\n".encode())
         elif event == "exec":
             code = arguments[0]
             if type(code) is code_type and code.co_filename == path and code.co_name == "<module>":
-                try:
+                try:  # noqa: SIM105  # no code but the hook's own
                     remove(path)
                 except missing:
-                    pass  # it is gone already
+                    pass
         elif event in refused or event.startswith("ctypes."):
             raise denied(f"{event} is not available in the sandbox")
         elif event == "object.__setattr__":

@@ -24,11 +24,11 @@ _MODULES = frozenset(
 def name_of(value: object) -> str | None:
     """`module:name` of a class or function, `module:` of a module; None if it has to stay."""
     if isinstance(value, ModuleType):
-        name = value.__name__
-        return f"{name}:" if name in _MODULES and sys.modules.get(name) is value else None
+        known = value.__name__ in _MODULES and sys.modules.get(value.__name__) is value
+        return f"{value.__name__}:" if known else None
     if not isinstance(value, type | FunctionType | BuiltinFunctionType):
         return None
-    place, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    place, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     if type(place) is not str or type(name) is not str:
         return None
     for module in (place, place.lstrip("_")):

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import pytest
 
 from .canaries import Canaries
-from .proxy import Handle
+from .handles import Handle
+from .peer import TESTS
 
 Report = Callable[[str, object], None]
 """Told (kind, content)."""
 
-TEST_FILE = "test_solution.py"
+TEST_FILE = f"{TESTS}.py"
 _LONGEST_MESSAGE = 300
 _LEFT_OUT = (
     *("cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin"),

@@ -22,10 +22,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from . import confine, forks, guard, kernel, proxy, reporter, tree
+from . import confine, forks, guard, kernel, module, reporter, tree
 from .canaries import Canaries
 from .judge import Judge
 from .nursery import Nursery
+from .peer import Peer
 from .scratch import Scratch
 from .suite import Suite
 from .watch import Ending, HostGone, Watch
@@ -106,7 +107,9 @@ class Server:
             far_end.close()
         process = os.fork()
         if process == 0:
-            return self._become_tests(request, program, judge.canaries, report_end, output_end, wire)
+            return self._become_tests(
+                request, program, judge.canaries, report_end, output_end, wire
+            )
         if wire is not None:
             wire.close()
         os.close(report_end)
@@ -156,7 +159,7 @@ class Server:
             os._exit(1)
         if wire is not None:
             report = guard.plain_reports(_REPORTS)
-            proxy.install(_peer(report), tests)
+            module.install(_peer(report), tests)
             return reporter.Run(request["nodes"], None, request["only_collect"], report)
         for name in [name for name in sys.modules if name.partition(".")[0] in _FORGOTTEN]:
             del sys.modules[name]
@@ -165,7 +168,7 @@ class Server:
         return reporter.Run(request["nodes"], canaries, request["only_collect"], guard.report)
 
 
-def _peer(report: reporter.Report) -> proxy.Peer:
+def _peer(report: reporter.Report) -> Peer:
     """The program at the other end of the wire; what is wrong there ends the run here."""
 
     def broken(kind: str, why: str) -> NoReturn:
@@ -173,7 +176,7 @@ def _peer(report: reporter.Report) -> proxy.Peer:
             report(kind, why)
         os._exit(0)
 
-    return proxy.Peer(Channel(socket.socket(fileno=_WIRE)), broken)
+    return Peer(Channel(socket.socket(fileno=_WIRE)), broken)
 
 
 def _answer(content: Mapping[str, object]) -> None:
