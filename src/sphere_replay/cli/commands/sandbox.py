@@ -167,10 +167,8 @@ def _prove(name: str, kinds: Sequence[str]) -> dict[str, Any]:
                 worker.close()
         except WorkerError as error:
             why = str(error)
-    return {
-        **{"name": name, "works": why is None, "why": why or ""},
-        **{"memory": memory, "findings": findings},
-    }
+    proved = {"name": name, "works": why is None, "why": why or ""}
+    return {**proved, "memory": memory, "findings": findings}
 
 
 def _silent(done: int, total: int, name: str) -> None:
