@@ -18,10 +18,12 @@ class Solution(ModuleType):
 
     _sphere_peer: Any
     _sphere_tests: str
+    _sphere_originals: dict[str, object]
+    """What was there before tests set it: deleting brings it back, as patches expect."""
 
     def __init__(self, peer: Peer, tests: str) -> None:
         super().__init__("solution")
-        vars(self).update(_sphere_peer=peer, _sphere_tests=tests)
+        vars(self).update(_sphere_peer=peer, _sphere_tests=tests, _sphere_originals={})
 
     def __getattr__(self, name: str) -> object:
         if name == "__all__":
@@ -34,10 +36,15 @@ class Solution(ModuleType):
         if name.startswith("__"):
             vars(self)[name] = value  # the import system's own
         else:
+            if name not in self._sphere_originals and hasattr(self, name):
+                self._sphere_originals[name] = getattr(self, name)
             self._sphere_peer.ask("set", 0, name, value)
 
     def __delattr__(self, name: str) -> None:
-        self._sphere_peer.ask("del", 0, name)
+        if name in self._sphere_originals:
+            self._sphere_peer.ask("set", 0, name, self._sphere_originals.pop(name))
+        else:
+            self._sphere_peer.ask("del", 0, name)
 
     def _star(self) -> list[str]:
         """What `from solution import *` gives: names that the tests use and have nowhere else.
