@@ -173,8 +173,8 @@ def _hook(
                     kind, content = "tampered", f"a report by {frame.f_code.co_name}"
                     break
                 frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
-            if kind == "items":
-                watch(content)  # pytest's own list, see above
+            if kind == "watch":
+                watch(*content)  # pytest's own plugins and tests
                 return
             for change in changes:
                 exchanged = change()

@@ -62,9 +62,10 @@ class Reporter(_Silent):
         self._message = ""
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> None:
+    def pytest_collection(self, session: pytest.Session) -> None:
         """All that every program needs is done by now, once for all of them."""
         self._run = self._serve()
+        self._watch(session)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makeitem(self, obj: object) -> list[pytest.Item] | None:
@@ -87,9 +88,13 @@ class Reporter(_Silent):
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Say which nodes there are."""
-        if self._run.canaries is not None:  # the guard keeps an eye on them
-            self._run.report("items", session.items)
+        self._watch(session)
         self._run.report("collected", [_name(item.nodeid) for item in session.items])
+
+    def _watch(self, session: pytest.Session) -> None:
+        """Have the guard keep an eye on plugins and tests, where a program could change them."""
+        if self._run.canaries is not None:
+            self._run.report("watch", [session.config.pluginmanager, getattr(session, "items", ())])
 
     def pytest_runtestloop(self) -> bool | None:
         """Run nothing if only the nodes were asked for."""

@@ -5,6 +5,7 @@ import builtins
 import importlib
 import warnings
 from collections.abc import Iterable, Iterator
+from operator import is_
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -18,6 +19,7 @@ class Suite:
         self._functions: list[tuple[FunctionType, CodeType]] = []
         self._items: list[tuple[dict[str, Any], int]] = []
         self._globals: dict[str, Any] = {}
+        self._hooks: list[tuple[list[object], list[object]]] = []
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -30,8 +32,11 @@ class Suite:
             if name not in bound:
                 self._imports[name] = value
 
-    def watch(self, items: Iterable[Any]) -> None:
-        """Remember what was collected."""
+    def watch(self, plugins: Any, items: Iterable[Any]) -> None:
+        """Remember who takes part, before the program is loaded, and then what was collected."""
+        if not self._hooks:
+            callers = [c for c in vars(plugins.hook).values() if hasattr(c, "_hookimpls")]
+            self._hooks = [(caller._hookimpls, list(caller._hookimpls)) for caller in callers]
         for item in items:
             function = getattr(item, "function", None)
             if isinstance(function, FunctionType):
@@ -47,6 +52,9 @@ class Suite:
         for fields, _ in self._items:
             if "runtest" in fields or "ihook" in fields:
                 return "how a test runs"
+        for now, before in self._hooks:
+            if len(now) != len(before) or not all(map(is_, now, before)):
+                return "a plugin"
         if not self._globals:
             return None
         if self._globals.get("__builtins__") is not vars(builtins):
