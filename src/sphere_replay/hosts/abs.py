@@ -27,7 +27,7 @@ from sphere_replay.hosts.parts.mixture import (
     normalized,
     split_in_two,
 )
-from sphere_replay.memory import AsymmetricBalanced
+from sphere_replay.memory import Insight
 from sphere_replay.replay import Draw
 from sphere_replay.storage.trees import State
 
@@ -85,9 +85,11 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         """Everything stored so far belongs to the past now."""
         super().start_task()
         self.task += 1
-        if isinstance(self.memory.admission, AsymmetricBalanced):
-            first = self.task * (self.parts.num_classes // self.parts.tasks)
-            self.memory.admission.first_class = first
+
+    def insight(self) -> Insight:
+        """Where the current task begins."""
+        size = self.parts.num_classes // self.parts.tasks
+        return Insight(first_class=max(self.task, 0) * size)
 
     def observe(self, batch: Batch) -> Step:
         """ER-ACE's update; then the memory is offered what the network found easy before it."""
