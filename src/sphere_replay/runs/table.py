@@ -78,7 +78,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A method of a table and how to run it."""
 
     method: str
@@ -103,7 +103,7 @@ class Table:
     name: str
     title: str
     preset: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     columns: Columns
     """Column names with the settings they stand for."""
     measures: tuple[Measure, ...]
