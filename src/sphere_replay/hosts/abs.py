@@ -24,7 +24,7 @@ from sphere_replay.hosts.parts.mixture import (
     CONSTANTS,
     UNFINISHED,
     NoSplitError,
-    normalized,
+    in_unit_interval,
     split_in_two,
 )
 from sphere_replay.memory import Insight
@@ -140,7 +140,7 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         """The mixture's verdict now; without one, or with too few to trust, all are trusted."""
         seen = self._appraise(self.memory["x"], self.memory["y"])
         try:
-            split = split_in_two(normalized(seen.losses))
+            split = split_in_two(in_unit_interval(seen.losses))
         except NoSplitError as error:
             self.note(f"an epoch of the memory fit trusted every label: {error}")
             return self._trust_all()

@@ -13,7 +13,7 @@ from sphere_replay.runs.experiment import SUFFIX, load_experiment
 from sphere_replay.runs.folder import RunFolder
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.metrics import METRICS
-from sphere_replay.runs.table import SMALL, Measure, Table, TableRow
+from sphere_replay.runs.table import SMALL_ENDING, Measure, Table, TableRow
 from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, runs_of, seeds_of
 
 _BY_CHANCE = ("seed", "order")
@@ -107,7 +107,8 @@ def _table_of(name: str, runs: Sequence[FinishedRun]) -> Table:
     if name in known:
         return known[name]
     try:
-        return domains.table_named(name.removesuffix(SMALL), small=name.endswith(SMALL))
+        small = name.endswith(SMALL_ENDING)
+        return domains.table_named(name.removesuffix(SMALL_ENDING), small=small)
     except ConfigError:
         methods = {run.method: run.method.partition(" + ")[0] for run in runs}
         rows = [

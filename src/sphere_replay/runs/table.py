@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sphere_replay.runs.metrics import METRICS, Metric
 
-SMALL = "-small"
+SMALL_ENDING = "-small"
 """How the names of presets and tables at a smaller scale end."""
 
 ABSENT = "--"
@@ -162,9 +162,9 @@ class Table:
 
     def small(self) -> "Table":
         """The table of the `-small` preset, under a name of its own."""
-        table = self.with_preset(self.preset + SMALL)
+        table = self.with_preset(self.preset + SMALL_ENDING)
         title = f"{self.title}, preset {table.preset}"
-        return replace(table, name=self.name + SMALL, title=title)
+        return replace(table, name=self.name + SMALL_ENDING, title=title)
 
     def narrowed(self, methods: Iterable[str], columns: Iterable[str]) -> "Table":
         """The part of the table with the given rows and columns, in the given order."""
