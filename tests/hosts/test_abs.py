@@ -128,12 +128,10 @@ def test_scoring_leaves_statistics_and_mode_alone() -> None:
 
 def test_the_policy_knows_where_the_current_task_begins() -> None:
     host = host_with()
-    policy = host.memory.admission
-    assert isinstance(policy, AsymmetricBalanced)
-    firsts = [policy.first_class]
+    firsts = [host.insight().first_class]
     for _ in range(2):
         host.start_task()
-        firsts.append(policy.first_class)
+        firsts.append(host.insight().first_class)
     assert firsts == [0, 2, 4]
 
 

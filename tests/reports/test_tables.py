@@ -18,7 +18,7 @@ from sphere_replay.reports.render import (
     to_text,
 )
 from sphere_replay.reports.tables import Cell, Passes, fill, mean_passes
-from sphere_replay.runs.table import Measure, Published, Row, Spread, Table, Unit
+from sphere_replay.runs.table import Measure, Published, Spread, Table, TableRow, Unit
 
 
 def _run(method: str, column: str, seed: int, **metrics: float) -> FinishedRun:
@@ -30,7 +30,7 @@ def _table(**changes: Any) -> Table:
         "name": "demo",
         "title": "A demonstration",
         "preset": "digits",
-        "rows": (Row("ER", "er", "uniform"), Row("ER + SPHERE", "er", "sphere", "ER")),
+        "rows": (TableRow("ER", "er", "uniform"), TableRow("ER + SPHERE", "er", "sphere", "ER")),
         "columns": {"clean": {"noise": 0.0}, "40%": {"noise": 0.4}},
         "measures": (Measure("class_il"), Measure("cvar_02"), Measure("class_il", "min")),
         "published": {("ER", "clean", "class_il"): Published(43.4, 5.7)},
@@ -178,7 +178,7 @@ def test_rows_and_columns_without_runs_are_named_and_not_shown() -> None:
 
 
 def test_markdown_is_a_table_with_its_definitions() -> None:
-    table = _table(rows=(Row("a|b", "er", "uniform"),), columns={"clean": {}}, published={})
+    table = _table(rows=(TableRow("a|b", "er", "uniform"),), columns={"clean": {}}, published={})
     lines = to_markdown(table, fill(table, [])).splitlines()
     assert lines[2] == "| Method | Class-IL ↑ | CVaR_0.2 ↓ | Min. Class-IL ↑ |"
     assert lines[3] == "| --- | ---: | ---: | ---: |"
@@ -227,7 +227,7 @@ def test_runs_out_of_place_are_refused(runs: list[FinishedRun], message: str) ->
 
 def test_tables_that_contradict_themselves_are_refused() -> None:
     with pytest.raises(ValueError, match="baseline 'MIR' of 'ER'"):
-        _table(rows=(Row("ER", "er", "uniform", "MIR"),))
+        _table(rows=(TableRow("ER", "er", "uniform", "MIR"),))
     with pytest.raises(ValueError, match="published value but no cell"):
         _table(published={("ER", "clean", "bwt"): Published(1.0)})
     with pytest.raises(ValueError, match="unknown metric 'accuracy'"):

@@ -17,7 +17,7 @@ from sphere_replay.replay.weighing import Weigher
 from sphere_replay.scoring import Scores
 from sphere_replay.storage.trees import State
 
-Watch = Callable[[Scorer], None]
+Onlooker = Callable[[Scorer], None]
 """Told, before a draw by fresh weights, how memories are scored; it must change nothing."""
 
 
@@ -83,7 +83,7 @@ class Engine:
         self.unit_mass = unit_mass
         self.seconds = 0.0
         """Spent on scoring and weighing so far."""
-        self.watch: Watch | None = None
+        self.watch: Onlooker | None = None
         """Whoever looks on, such as a recorder."""
         self._generator = generator
         self._economy = economy

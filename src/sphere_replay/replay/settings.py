@@ -15,6 +15,7 @@ from sphere_replay.memory import Memory
 from sphere_replay.replay.economy import Economy
 from sphere_replay.replay.engine import Engine
 from sphere_replay.replay.selections import (
+    MEMBERS,
     SELECTIONS,
     Selection,
     SphereSelection,
@@ -29,9 +30,6 @@ else:
 SCHEDULES = ("published", "economical")
 ECONOMICAL = ("schedule", "landmarks", "shortest", "longest")
 """Settings of the economical schedule."""
-
-_MEMBERS = ("needs_scores", "needs_features", "needs_increments", "every", "weigh")
-"""What makes a selection of an object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +92,7 @@ class ReplaySettings:
             if self.select not in names:
                 raise ConfigError(unknown("selection", self.select, names))
         elif not isinstance(self.select, Sphere):
-            lacking = [name for name in _MEMBERS if not hasattr(self.select, name)]
+            lacking = [name for name in MEMBERS if not hasattr(self.select, name)]
             if isinstance(self.select, type) or lacking:
                 without = f", which has no {', '.join(lacking)}" if lacking else ""
                 raise ConfigError(
@@ -145,7 +143,7 @@ class ReplaySettings:
         if isinstance(self.select, str):
             return self.select == "sphere-calibrated"
         recipe = getattr(self.select, "recipe", self.select)
-        return isinstance(recipe, Sphere) and recipe.agreement > 0
+        return bool(getattr(recipe, "agreement", 0.0) > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
