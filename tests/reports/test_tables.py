@@ -9,7 +9,14 @@ import pytest
 from rich.console import Console
 
 from sphere_replay.reports.collection import FinishedRun
-from sphere_replay.reports.render import notes, to_json, to_markdown, to_rich, to_text
+from sphere_replay.reports.render import (
+    notes,
+    to_brief,
+    to_json,
+    to_markdown,
+    to_rich,
+    to_text,
+)
 from sphere_replay.reports.tables import Cell, Passes, fill, mean_passes
 from sphere_replay.runs.table import Measure, Published, Spread, Table, TableRow, Unit
 
@@ -225,3 +232,19 @@ def test_tables_that_contradict_themselves_are_refused() -> None:
         _table(published={("ER", "clean", "bwt"): Published(1.0)})
     with pytest.raises(ValueError, match="unknown metric 'accuracy'"):
         Measure("accuracy")
+
+
+def test_brief_is_the_first_measure_with_its_gains() -> None:
+    heading, _, host, ours, _, note = to_brief(_table(), fill(_table(), _runs())).splitlines()
+    assert heading == "| Method | clean |"
+    assert host == "| ER | 40.0 |"
+    assert ours.startswith("| ER + SPHERE | 61.7 (+7.5 [")
+    assert "n = 3 seeds" in note
+    assert "gain over ER" in note
+
+
+def test_brief_counts_seeds_where_they_differ_and_names_no_baseline_that_is_not_there() -> None:
+    runs = [run for run in _runs() if run.method == "ER"]
+    runs.append(_run("ER", "40%", 0, class_il=0.2))
+    *_, note = to_brief(_table(), fill(_table(), runs)).splitlines()
+    assert note.endswith("mean over n = 1 to 3 seeds.")

@@ -74,7 +74,10 @@ class Engine:
         selection = selection or Uniform()
         self.memory = memory
         every = selection.every if every is None else every
-        self.schedule = Schedule(every, pool, None if economy is None else economy.longest)
+        if economy is None:
+            self.schedule = Schedule(every, pool)
+        else:
+            self.schedule = Schedule(min(every, economy.shortest), pool, economy.longest)
         self.weigher = Weigher(selection, generator)
         self.replacement = replacement
         self.unit_mass = unit_mass

@@ -28,7 +28,7 @@ else:
     Select = str  # what parsers of command lines read it as
 
 SCHEDULES = ("published", "economical")
-ECONOMICAL = ("schedule", "landmarks", "longest")
+ECONOMICAL = ("schedule", "landmarks", "shortest", "longest")
 """Settings of the economical schedule."""
 
 
@@ -162,8 +162,10 @@ class ScheduledSettings(ReplaySettings):
     """`published` scores all candidates at every rescoring, `economical` as few as it can."""
     landmarks: int = Economy.landmarks
     """Memories that an economical rescoring passes forward twice."""
+    shortest: int = Economy.shortest
+    """Replays between the first economical rescorings of a task, or `every` if that is less."""
     longest: int = Economy.longest
-    """Most replays between economical rescorings; the first of a task are `every` apart."""
+    """Replays between economical rescorings at most: up to it intervals double."""
 
     @property
     def drawn_from(self) -> dict[str, int]:
@@ -182,7 +184,7 @@ class ScheduledSettings(ReplaySettings):
         if self.schedule not in SCHEDULES:
             raise ConfigError(unknown("schedule", self.schedule, SCHEDULES))
         try:
-            Economy(self.landmarks, self.longest)
+            Economy(self.landmarks, self.shortest, self.longest)
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
@@ -191,7 +193,7 @@ class ScheduledSettings(ReplaySettings):
         """The numbers of the economical schedule, where it is chosen."""
         if self.schedule == "published":
             return None
-        return Economy(self.landmarks, self.longest)
+        return Economy(self.landmarks, self.shortest, self.longest)
 
     @property
     def idle(self) -> tuple[str, ...]:
