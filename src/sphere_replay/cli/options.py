@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sphere_replay.runs.table import Table
     from sphere_replay.runs.table_runs import TableRun
 
-_OWN_PLACES = ("preset", "dataset", "host", "select", "seed")
+_OWN_PLACES = ("preset", "host", "select", "seed")
 """Settings of every domain that are not for `--set`."""
 
 
