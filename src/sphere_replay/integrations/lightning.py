@@ -41,6 +41,8 @@ class SphereCallback(Callback):
         batch: Memories replayed in a step.
         seed: Of the streams of admission and replay.
         joint_batch: Mean over stream and replayed examples together instead of the sum of means.
+        every_epoch: Remember batches of every epoch; of the first of each `fit` alone unless given,
+            so that nothing is remembered twice.
         options: Those of `Replay`: `select`, `features`, `every`, `pool`, `loss`, ...
     """
 
@@ -51,14 +53,17 @@ class SphereCallback(Callback):
         batch: int = 32,
         seed: int = 0,
         joint_batch: bool = False,
+        every_epoch: bool = False,
         **options: Unpack[ReplayOptions],
     ) -> None:
+        self.every_epoch = every_epoch
         self.embedded = EmbeddedReplay(
             memory, batch=batch, seed=seed, joint_batch=joint_batch, **options
         )
         self._pending: list[tuple[Tensor, Tensor]] = []
         """Batches of the step under way."""
         self._stepped = self._resumed = False
+        self._first_epoch = 0
 
     @property
     def memory(self) -> Memory:
@@ -94,6 +99,7 @@ class SphereCallback(Callback):
         self.embedded.follow(pl_module, trainer.optimizers[0])
         self._pending, self._stepped = [], False
         if not self._resumed:
+            self._first_epoch = trainer.current_epoch
             self.embedded.start_task()
         self._resumed = False
 
@@ -125,16 +131,18 @@ class SphereCallback(Callback):
     ) -> None:
         """Remember the batches of a step that was taken."""
         if self._stepped:
-            for x, y in self._pending:
-                self.embedded.remember(x, y)
+            if self.every_epoch or trainer.current_epoch == self._first_epoch:
+                for x, y in self._pending:
+                    self.embedded.remember(x, y)
             self._pending, self._stepped = [], False
 
     def state_dict(self) -> dict[str, Any]:
         """For the checkpoint: tensors and plain values."""
-        return dict(self.embedded.state_dict())
+        return {**self.embedded.state_dict(), "first_epoch": self._first_epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint; Lightning does this before there is an optimizer."""
+        self._first_epoch = state_dict["first_epoch"]
         self.embedded.load_state_dict(state_dict)
         self._resumed = True
 
