@@ -1,9 +1,9 @@
 """A `Replay` inside the update of a framework that has model, optimizer and loop in its own hands.
 
-    embedded = EmbeddedReplay(500, batch=32, select="sphere", features="body")
-    embedded.follow(model, optimizer)            # whenever the framework shows them
-    embedded.add_gradient(loss, streamed=10)     # after the stream's backward, before the step
-    embedded.remember(x, y)                      # after the step
+embedded = EmbeddedReplay(500, batch=32, select="sphere", features="body")
+embedded.follow(model, optimizer)            # whenever the framework shows them
+embedded.add_gradient(loss, streamed=10)     # after the stream's backward, before the step
+embedded.remember(x, y)                      # after the step
 """
 
 from collections.abc import Callable

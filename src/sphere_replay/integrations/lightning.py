@@ -1,8 +1,8 @@
 """Replay in Lightning: a callback for the `Trainer`, whatever the module's training step does.
 
-    replay = SphereCallback(500, batch=32, select="sphere", features="body", every=4)
-    for task in tasks:
-        Trainer(max_epochs=1, callbacks=[replay]).fit(module, task)
+replay = SphereCallback(500, batch=32, select="sphere", features="body", every=4)
+for task in tasks:
+    Trainer(max_epochs=1, callbacks=[replay]).fit(module, task)
 """
 
 from collections.abc import Mapping
