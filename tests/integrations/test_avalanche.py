@@ -13,12 +13,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from benchmarks.frameworks import torchvision_stand_in
-from integrations.test_embedded import examples, network
-from sphere_replay import Memory, Replay
+from integrations.by_hand import (
+    BATCH,
+    CAPACITY,
+    COUNT,
+    OPTIONS,
+    assert_same,
+    examples,
+    momentum,
+    network,
+    trained,
+)
+from sphere_replay import Memory
 from sphere_replay.memory import GreedyBalanced
 from sphere_replay.randomness import generator_for
 
@@ -42,15 +51,16 @@ with warnings.catch_warnings():
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Avalanche's, about itself
 
-BATCH = 6
-OPTIONS: dict[str, Any] = {"select": "sphere", "features": "0", "every": 2}
+
+def sphere(**options: Any) -> SphereReplayPlugin:
+    return SphereReplayPlugin(CAPACITY, features="0", **{**OPTIONS, **options})
 
 
 def stream(tasks: int = 2) -> Any:
     """Experiences of thirty examples each."""
     datasets = []
     for task in range(tasks):
-        x, y = examples(task, 30)
+        x, y = examples(task)
         made = _make_taskaware_tensor_classification_dataset(
             x, y, targets=y.tolist(), task_labels=0
         )
@@ -62,7 +72,7 @@ def naive(plugin: Any, model: nn.Module | None = None, **options: Any) -> Any:
     model = network() if model is None else model
     return Naive(
         model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        optimizer=momentum(model),
         train_mb_size=BATCH,
         plugins=[plugin],
         evaluator=EvaluationPlugin(),
@@ -70,44 +80,13 @@ def naive(plugin: Any, model: nn.Module | None = None, **options: Any) -> Any:
     )
 
 
-def by_hand(*, joint: bool, epochs: int = 1) -> list[Tensor]:
-    """The parameters after the same stream, in a loop without Avalanche."""
-    model = network()
-    memory = Memory(20, generator=generator_for(0, "admission"))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    generator = generator_for(0, "replay")
-    replay = Replay(memory, model=model, optimizer=optimizer, generator=generator, **OPTIONS)
-    for task in range(2):
-        replay.start_task()
-        whole = examples(task, 30)
-        for epoch in range(epochs):
-            for x, y in zip(*(part.split(BATCH) for part in whole), strict=True):
-                optimizer.zero_grad()
-                stream_loss = functional.cross_entropy(model(x), y)
-                if len(memory):
-                    stream_loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]  # torch's
-                    draw = replay.draw(8)
-                    optimizer.zero_grad()
-                    replayed = functional.cross_entropy(model(draw["x"]), draw["y"])
-                    parts = (len(y), len(draw)) if joint else (1, 1)
-                    loss = parts[0] * stream_loss + parts[1] * draw.scale * replayed
-                    stream_loss = loss / (sum(parts) if joint else 1)
-                stream_loss.backward()  # type: ignore[no-untyped-call]  # torch's
-                optimizer.step()
-                if epoch == 0:
-                    memory.add(x=x, y=y)
-    return [parameter.detach() for parameter in model.parameters()]
-
-
 @pytest.mark.parametrize(("joint", "epochs"), [(True, 1), (False, 1), (True, 2)])
 def test_a_strategy_ends_where_the_loop_by_hand_ends(joint: bool, epochs: int) -> None:
-    plugin = SphereReplayPlugin(20, 8, joint_batch=joint, **OPTIONS)
+    plugin = sphere(batch_size_mem=COUNT, joint_batch=joint)
     strategy = naive(plugin, train_epochs=epochs)
     for experience in stream():
         strategy.train(experience, shuffle=False)
-    expected = by_hand(joint=joint, epochs=epochs)
-    for found, wanted in zip(strategy.model.parameters(), expected, strict=True):
-        torch.testing.assert_close(found.detach(), wanted, rtol=1e-5, atol=1e-6)
+    assert_same(strategy.model, trained(joint=joint, epochs=epochs))
     assert plugin.storage_policy.memory.seen == 60
     assert plugin.replay is not None
     assert str(plugin.replay.metrics()["summary"]).startswith("ESS ")
@@ -132,18 +111,18 @@ def test_the_memory_is_a_storage_policy_for_the_replay_of_avalanche() -> None:
 
 
 def test_as_many_are_replayed_as_the_stream_has_unless_told() -> None:
-    plugin = SphereReplayPlugin(20, **OPTIONS)
+    plugin = sphere()
     naive(plugin).train(stream(1)[0])
     assert plugin.embedded.batch == BATCH
 
 
 def test_a_saved_plugin_goes_on_with_the_same_bits() -> None:
     first, second = stream()
-    plugin = SphereReplayPlugin(20, 8, **OPTIONS)
+    plugin = sphere(batch_size_mem=COUNT)
     strategy = naive(plugin)
     strategy.train(first, shuffle=False)
     model, state = copy.deepcopy(strategy.model), copy.deepcopy(plugin.state_dict())
-    later = SphereReplayPlugin(20, 8, seed=5, **OPTIONS)
+    later = sphere(batch_size_mem=COUNT, seed=5)
     later.load_state_dict(state)
     resumed = naive(later, model)
     for each in (strategy, resumed):

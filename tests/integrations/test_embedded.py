@@ -8,28 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from integrations.by_hand import backward, examples, network
 from sphere_replay import Memory
 from sphere_replay.integrations.embedded import EmbeddedReplay
 
 
-def examples(seed: int, count: int = 10) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, 6, generator=generator)
-    return x, torch.randint(4, (count,), generator=generator)
-
-
-def network() -> nn.Sequential:
-    generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    return model
-
-
 def learnt(model: nn.Module, x: Tensor, y: Tensor) -> None:
     model.zero_grad()
-    functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]  # torch's
+    backward(functional.cross_entropy(model(x), y))
 
 
 def gradients(model: nn.Module) -> list[Tensor]:
@@ -56,7 +42,7 @@ def test_the_gradient_is_that_of_the_stream_plus_the_scaled_one_of_what_was_draw
     assert draw.rescored
     loss = functional.cross_entropy(twin(x), y)
     loss = loss + draw.scale * functional.cross_entropy(twin(draw["x"]), draw["y"])
-    loss.backward()
+    backward(loss)
     torch.testing.assert_close(gradients(model), gradients(twin))
 
 
@@ -73,7 +59,7 @@ def test_a_joint_batch_of_uniform_replay_is_the_mean_over_both() -> None:
 def test_nothing_is_replayed_before_anything_is_remembered() -> None:
     embedded, model = EmbeddedReplay(40, **OPTIONS), network()
     embedded.follow(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    learnt(model, *examples(2))
+    learnt(model, *examples(2, 10))
     before = gradients(model)
     assert embedded.add_gradient(lambda x, y: model(x).sum(), 10) is None
     torch.testing.assert_close(gradients(model), before, rtol=0, atol=0)
@@ -94,7 +80,7 @@ def test_a_state_may_come_before_the_model() -> None:
     def steps(embedded: EmbeddedReplay, model: nn.Module, seeds: range) -> list[list[int]]:
         drawn = []
         for seed in seeds:
-            x, y = examples(seed)
+            x, y = examples(seed, 10)
             learnt(model, x, y)
             draw = embedded.add_gradient(lambda x, y: functional.cross_entropy(model(x), y), 10)
             assert draw is not None

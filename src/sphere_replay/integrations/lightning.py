@@ -151,8 +151,8 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
     """Inputs and targets of a batch."""
     if isinstance(batch, Mapping) or not isinstance(batch, list | tuple) or len(batch) < 2:
         raise ValueError(
-            f"SphereCallback remembers batches (inputs, targets), got a {type(batch).__name__}: let "
-            "the data loader give pairs of tensors"
+            f"SphereCallback remembers batches (inputs, targets), got a {type(batch).__name__}: "
+            "let the data loader give pairs of tensors"
         )
     x, y = batch[0], batch[1]
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
