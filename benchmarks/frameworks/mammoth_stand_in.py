@@ -115,7 +115,12 @@ class JointEr(ContinualModel):
         return float(loss.detach())
 
 
-def train(model: Any, tasks: Iterable[Iterable[tuple[Tensor, Tensor]]], epochs: int = 1) -> None:
+def train(
+    model: Any,
+    tasks: Iterable[Iterable[tuple[Tensor, Tensor]]],
+    epochs: int = 1,
+    updated: Callable[[], None] = lambda: None,
+) -> None:
     """The order of calls of a training: a new optimizer for each task, then batch after batch."""
     for task in tasks:
         batches = list(task)
@@ -126,6 +131,7 @@ def train(model: Any, tasks: Iterable[Iterable[tuple[Tensor, Tensor]]], epochs: 
             for x, y in batches:
                 plain = x if model.dataset.normalize is None else model.dataset.normalize(x)
                 model.observe(plain, y, x, epoch=epoch)
+                updated()
 
 
 @contextmanager

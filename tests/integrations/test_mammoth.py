@@ -79,7 +79,9 @@ def test_scoring_normalizes_and_training_augments_what_is_stored_plain() -> None
     model = made(backbone(), options(), Dataset(lambda x: 2 * x), augment)
     train(model, stream())
     assert torch.equal(model.embedded.memory["x"][0], examples(0)[0][0])
-    assert len(seen["augmented"]) == 6 + 8 * 8  # six memories were there first, then eight are drawn
+    assert (
+        len(seen["augmented"]) == 6 + 8 * 8
+    )  # six are there, then eight are drawn
     plain = made(
         Backbone(nn.Sequential(Twice(), network()[0]), network()[1:]), options(), Dataset()
     )
