@@ -58,7 +58,7 @@ def trained(
             return functional.cross_entropy(model(x), y)
 
     for task in range(2):
-        batches = list(zip(*(part.split(BATCH) for part in examples(task)), strict=True))
+        batches = list(zip(*(torch.split(part, BATCH) for part in examples(task)), strict=True))
         if fresh_optimizers:
             replay.optimizer = optimizer = momentum(model)
         replay.start_task()

@@ -52,7 +52,8 @@ def backbone() -> Backbone:
 
 def stream() -> list[list[tuple[Tensor, Tensor]]]:
     return [
-        list(zip(*(part.split(BATCH) for part in examples(task)), strict=True)) for task in range(2)
+        list(zip(*(torch.split(part, BATCH) for part in examples(task)), strict=True))
+        for task in range(2)
     ]
 
 
@@ -79,9 +80,7 @@ def test_scoring_normalizes_and_training_augments_what_is_stored_plain() -> None
     model = made(backbone(), options(), Dataset(lambda x: 2 * x), augment)
     train(model, stream())
     assert torch.equal(model.embedded.memory["x"][0], examples(0)[0][0])
-    assert (
-        len(seen["augmented"]) == 6 + 8 * 8
-    )  # six are there, then eight are drawn
+    assert len(seen["augmented"]) == 6 + 8 * 8  # six are there, then eight are drawn
     plain = made(
         Backbone(nn.Sequential(Twice(), network()[0]), network()[1:]), options(), Dataset()
     )
