@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 EXTRAS := vision,instruct,coding,lightning,dev
 AVALANCHE := .venv-avalanche
 
-.PHONY: demo test test-avalanche lint bench docs report pictures browser clean
+.PHONY: demo test test-avalanche lint bench docs report tables pictures browser clean
 
 demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replayed?
 	$(BIN)/sphere demo --out demo
@@ -48,6 +48,9 @@ bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GE
 
 report: $(VENV)/.ready  ## The committed results as one page, report.html.
 	$(BIN)/sphere report results --out report.html --title "sphere-replay: results"
+
+tables: $(VENV)/.ready  ## Those of the documents, from committed results.
+	$(BIN)/python docs/tables.py
 
 pictures: browser  ## Those of the documents, into docs/images/.
 	$(BIN)/python docs/pictures.py

@@ -17,11 +17,11 @@ from sphere_replay.runs.launch import run_config, run_folder
 from sphere_replay.runs.recording import (
     FOLDER,
     Shown,
-    described,
     moments_of,
     nearest,
     projected,
     read_recording,
+    what_was_seen,
 )
 from sphere_replay.scoring import Scores
 from sphere_replay.vision.presets import resolve
@@ -99,7 +99,7 @@ def test_numbers_are_those_of_the_allocation_and_votes_those_of_the_neighbours()
     recipe = Sphere.calibrated()
     allocation = allocate(scores.increments, scores.features, recipe, labels=labels)
     weighting = Weighting(allocation.probabilities, allocation=allocation, scores=scores)
-    tree = described(scores, weighting, Sphere.vision(), shown(labels))
+    tree = what_was_seen(scores, weighting, Sphere.vision(), shown(labels))
     assert torch.equal(tree["consensus"], allocation.consensus)
     assert allocation.backing is not None
     torch.testing.assert_close(tree["backing"], allocation.backing)
@@ -118,7 +118,7 @@ def test_selections_that_ask_nobody_are_shown_what_neighbours_would_say() -> Non
     scores, labels = memories()
     assert scores.features is not None
     weighting = MirProportional().weigh(scores, None, torch.Generator())
-    tree = described(scores, replace(weighting, scores=scores), Sphere.vision(), shown(labels))
+    tree = what_was_seen(scores, replace(weighting, scores=scores), Sphere.vision(), shown(labels))
     expected = allocate(scores.increments, scores.features, Sphere.vision())
     assert torch.equal(tree["consensus"], expected.consensus)
     assert tree["agreement"] == 0

@@ -11,7 +11,7 @@ import torch
 
 from sphere_replay.coding.config import CodingConfig
 from sphere_replay.coding.evaluation import accuracy
-from sphere_replay.coding.judge import Judge, VisibleReward, open_sandbox
+from sphere_replay.coding.grading import Grader, VisibleReward, open_sandbox
 from sphere_replay.coding.models import load_policy, prompt_ids, with_adapters
 from sphere_replay.coding.problems import Problem, digest
 from sphere_replay.coding.stages import build_stages, load_problems
@@ -68,8 +68,8 @@ class CodingJob:
             "problems": digest(used.values()),
             "model": fingerprint(base.model.state_dict()),
         }
-        self._judge = Judge(sandbox)
-        self._reward = VisibleReward(self._judge, used)
+        self._grader = Grader(sandbox)
+        self._reward = VisibleReward(self._grader, used)
         adapted = with_adapters(base, config, generator_for(config.seed, "adapters"))
         self.model = adapted.to(config.device)
         self._trainable = trainable(self.model)
@@ -232,7 +232,7 @@ class CodingJob:
         assert self._trainer is not None
         durations = self._durations(self._trainer, seconds)
         stage = self._updates[step][0]
-        self._tally.count(self._trainer.taken(), stage, self._judge)
+        self._tally.count(self._trainer.taken(), stage, self._grader)
         replay = self._trainer.replay
         metrics = replay.metrics()
         self._tally.add(metrics)
@@ -274,7 +274,7 @@ class CodingJob:
         """Full-suite accuracy of greedy programs on every stage, also on those to come."""
         length = self.config.max_completion
         return [
-            accuracy(self.model, self._tokenizer, stage.judged, self._judge, length=length)
+            accuracy(self.model, self._tokenizer, stage.judged, self._grader, length=length)
             for stage in self.stages
         ]
 

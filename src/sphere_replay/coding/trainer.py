@@ -20,7 +20,7 @@ from transformers import (
 from trl.trainer.grpo_config import GRPOConfig
 
 from sphere_replay.coding.config import ADAMW, CodingConfig
-from sphere_replay.coding.judge import Sampled, VisibleReward
+from sphere_replay.coding.grading import Sampled, VisibleReward
 from sphere_replay.coding.models import prompt_of
 from sphere_replay.coding.problems import Problem
 from sphere_replay.extras import require

@@ -18,7 +18,7 @@ from sphere_replay.runs.domains import domain, resolve
 from sphere_replay.runs.log import read_log
 from sphere_replay.runs.metrics import METRICS
 from sphere_replay.runs.settings import merged
-from sphere_replay.runs.table import Measure, Table
+from sphere_replay.runs.table import SMALL_ENDING, Measure, Table
 
 _POINTS = 160
 """Of a curve, at most: a screen shows no more."""
@@ -271,8 +271,8 @@ def _commands(comparison: Comparison) -> dict[str, str]:
         show = f"sphere table {comparison.origin} --runs runs"
         return commands | {"gains": f"{show} --forest gains.pdf", "table": f"{show} --latex"}
     name = comparison.table.name
-    show = f"sphere table {name.removesuffix('-small')}"
-    if name.endswith("-small"):
+    show = f"sphere table {name.removesuffix(SMALL_ENDING)}"
+    if name.endswith(SMALL_ENDING):
         show += " --small"
     return commands | {
         "gains": f"{show} --forest gains.pdf",

@@ -13,7 +13,7 @@ from sphere_replay.runs.experiment import SUFFIX, load_experiment
 from sphere_replay.runs.folder import RunFolder
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.metrics import METRICS
-from sphere_replay.runs.table import SMALL, Measure, Row, Table
+from sphere_replay.runs.table import SMALL_ENDING, Measure, Table, TableRow
 from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, runs_of, seeds_of
 
 _BY_CHANCE = ("seed", "order")
@@ -107,17 +107,20 @@ def _table_of(name: str, runs: Sequence[FinishedRun]) -> Table:
     if name in known:
         return known[name]
     try:
-        return domains.table_named(name.removesuffix(SMALL), small=name.endswith(SMALL))
+        small = name.endswith(SMALL_ENDING)
+        return domains.table_named(name.removesuffix(SMALL_ENDING), small=small)
     except ConfigError:
         methods = {run.method: run.method.partition(" + ")[0] for run in runs}
         rows = [
-            Row(method, host, "", host if host != method and host in methods else None)
+            TableRow(method, host, "", host if host != method and host in methods else None)
             for method, host in methods.items()
         ]
         return _made_table(name, name, rows, runs)
 
 
-def _made_table(name: str, preset: str, rows: Sequence[Row], runs: Sequence[FinishedRun]) -> Table:
+def _made_table(
+    name: str, preset: str, rows: Sequence[TableRow], runs: Sequence[FinishedRun]
+) -> Table:
     measured = set().union(*(run.results["metrics"] for run in runs))
     measures = tuple(Measure(metric) for metric in METRICS if metric in measured)
     columns: dict[str, dict[str, Any]] = {run.column: {} for run in runs}
@@ -183,13 +186,13 @@ def _method_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     return names
 
 
-def _row(method: str, configs: Mapping[str, Mapping[str, Any]]) -> Row:
+def _row(method: str, configs: Mapping[str, Mapping[str, Any]]) -> TableRow:
     config = configs[method]
     _, comma, rest = method.partition(", ")
     host = config["host"]
     candidates = (f"{host}{comma}{rest}", host)
     found = [each for each in candidates if each in configs and each != method]
-    return Row(method, host, config["select"], found[0] if found else None)
+    return TableRow(method, host, config["select"], found[0] if found else None)
 
 
 def _column_of(config: Mapping[str, Any]) -> str:

@@ -76,7 +76,7 @@ class Recorder:
         if name is None:
             return
         head = {"step": self.step, "mass": weighting.mass, "ess": weighting.effective_sample_size}
-        tree = described(scores, weighting, self._recipe, self._show(slots))
+        tree = what_was_seen(scores, weighting, self._recipe, self._show(slots))
         self._folder.mkdir(parents=True, exist_ok=True)
         save_tree(self._folder, name, tree, head=head)
 
@@ -112,7 +112,9 @@ def read_recording(run: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     return [load_tree(folder, path.stem) for path in sorted(folder.glob("step-*.json"))]
 
 
-def described(scores: Scores, weighting: Weighting, recipe: Sphere, shown: Shown) -> dict[str, Any]:
+def what_was_seen(
+    scores: Scores, weighting: Weighting, recipe: Sphere, shown: Shown
+) -> dict[str, Any]:
     """Everything about a rescoring of m memories that is worth a look, as a tree to save."""
     if scores.features is None:
         raise ValueError("a map of the memory needs features: score memories with them")
