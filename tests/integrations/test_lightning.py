@@ -1,5 +1,7 @@
 """The callback in real `Trainer.fit`s, held against the loop that one would write by hand."""
 
+import runpy
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,3 +156,14 @@ def test_a_step_without_a_gradient_replays_nothing(tmp_path: Path) -> None:
     callback = sphere()
     trainer(tmp_path, callback).fit(Skipping(), stream(1)[0])
     assert callback.memory.seen == 30
+
+
+def test_the_example_learns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["lightning_digits.py"])
+    example = Path(__file__).parents[2] / "examples" / "lightning_digits.py"
+    runpy.run_path(str(example), run_name="__main__")
+    *tasks, sentence = capsys.readouterr().out.splitlines()
+    assert int(tasks[-1].split()[2].rstrip("%")) > 40  # two of ten classes are new
+    assert sentence.startswith("ESS ")
