@@ -34,7 +34,7 @@ FRAMEWORKS = ("lightning", "avalanche", "mammoth")
 
 
 def draw(lines: Sequence[Line], title: str, path: Path) -> None:
-    """Gains over the framework's own ER with their intervals: blue above zero, orange below."""
+    """Gains over the other ER with their intervals: blue above zero, orange below."""
     gains = [line for line in lines if line.gain is not None and line.gain.interval is not None]
     figure = new_figure(8, 1.2 + 0.34 * len(gains))
     axes = figure.subplots()

@@ -20,7 +20,8 @@ from sphere_replay.reports.statistics import PairedDifference, mean, paired_diff
 from sphere_replay.vision.datasets import load_images
 from sphere_replay.vision.noise import symmetric
 
-OWN = "its own ER"
+OWN = "ER"
+"""That of the framework, or as it is written by hand where there is none at hand."""
 SELECTIONS = ("uniform", "sphere", "sphere-calibrated")
 NOISES = (0.0, 0.4)
 TASKS, BATCH, REPLAYED, CAPACITY, EVERY, RATE = 5, 10, 20, 200, 4, 0.3
@@ -123,15 +124,15 @@ def compare(train: Train, seeds: int, say: Callable[[str], None]) -> list[dict[s
 
 @dataclass(frozen=True)
 class Line:
-    """A method at one noise, beside the framework's own ER."""
+    """A method at one noise, beside the other ER."""
 
     noise: float
     method: str
     accuracy: float
     gain: PairedDifference | None
-    """Over the framework's own ER."""
+    """Over the other ER."""
     ratio: float
-    """Median over the seeds of its time by that of the framework's own ER."""
+    """Median over the seeds of its time by that of the other ER."""
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[Line]:
@@ -160,7 +161,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[Line]:
 def table(lines: Sequence[Line]) -> str:
     """Markdown."""
     found = [
-        "| wrong labels | replay | accuracy | gain over its own ER | time of an update |",
+        "| wrong labels | replay | accuracy | gain over ER | time of an update |",
         "|---|---|---|---|---|",
     ]
     for line in lines:

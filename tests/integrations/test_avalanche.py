@@ -7,6 +7,8 @@ there is no torchvision, a stand-in lets Avalanche be imported.
 import copy
 import importlib.util
 import os
+import runpy
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -141,10 +143,13 @@ def test_what_cannot_work_is_refused() -> None:
         naive(SphereReplayPlugin(20, features="features"), heads).train(stream(1)[0])
 
 
-@pytest.mark.skipif(
+needs_images = pytest.mark.skipif(
     not Path(os.environ.get("SPHERE_DATA", ""), "mnist", "train.parquet").is_file(),
     reason="SPHERE_DATA names no folder with mnist/train.parquet",
 )
+
+
+@needs_images
 def test_on_its_own_split_mnist_the_first_classes_are_remembered() -> None:
     benchmark = SplitMNIST(5, seed=0)
     seen = set(benchmark.train_stream[0].classes_in_this_experience)
@@ -174,3 +179,15 @@ def test_on_its_own_split_mnist_the_first_classes_are_remembered() -> None:
         shares[select] = float((model(test_x).argmax(dim=1) == test_y).double().mean())
     assert shares["none"] < 0.1
     assert shares["sphere-calibrated"] > 0.5
+
+
+@needs_images
+def test_the_example_learns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["avalanche_mnist.py", "--experiences", "1"])
+    example = Path(__file__).parents[2] / "examples" / "avalanche_mnist.py"
+    runpy.run_path(str(example), run_name="__main__")
+    sentence, accuracy = capsys.readouterr().out.splitlines()[-2:]
+    assert sentence.startswith("experience 0: ESS ")
+    assert float(accuracy.split()[-1]) > 0.9
