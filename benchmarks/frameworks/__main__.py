@@ -30,7 +30,7 @@ from benchmarks.frameworks.comparison import (
 from sphere_replay.reports.figure_parts import GRAY, HUES, new_figure, save
 from sphere_replay.storage.files import write_atomically
 
-FRAMEWORKS = ("lightning", "avalanche", "mammoth")
+FRAMEWORKS = ("lightning", "avalanche", "avalanche_online", "mammoth")
 
 
 def draw(lines: Sequence[Line], title: str, path: Path) -> None:
@@ -92,7 +92,7 @@ def main() -> None:
     lines = summary(found["rows"])
     print(table(lines))
     if given.figure is not None:
-        draw(lines, f"Split digits in {found['framework'].capitalize()}", given.figure)
+        draw(lines, f"Split digits: {found['framework']}", given.figure)
 
 
 if __name__ == "__main__":

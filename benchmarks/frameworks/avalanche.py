@@ -52,7 +52,9 @@ class Watching(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not type
         self.watch.updated()
 
 
-def train(method: str, stream: Stream, network: nn.Module, seed: int) -> dict[str, float]:
+def train(
+    method: str, stream: Stream, network: nn.Module, seed: int, online: bool = False
+) -> dict[str, float]:
     """An experience for each task."""
     datasets = []
     for task in stream.tasks:
@@ -61,7 +63,13 @@ def train(method: str, stream: Stream, network: nn.Module, seed: int) -> dict[st
     replay: Any = ReplayPlugin(CAPACITY, batch_size=BATCH, batch_size_mem=REPLAYED)
     if method != OWN:
         replay = SphereReplayPlugin(
-            CAPACITY, REPLAYED, seed=seed, select=method, every=EVERY, features="body"
+            CAPACITY,
+            REPLAYED,
+            seed=seed,
+            select=method,
+            every=EVERY,
+            features="body",
+            online=online,
         )
     watch = Watch(stream, network)
     strategy = Naive(

@@ -45,6 +45,7 @@ def trained(
     autocast: bool = False,
     fresh_optimizers: bool = False,
     decay: float = 1.0,
+    online: bool = True,
 ) -> nn.Module:
     """A network after two tasks: one loss of stream and replay, one backward, one step."""
     model = network()
@@ -78,10 +79,12 @@ def trained(
                 if clip is not None:
                     nn.utils.clip_grad_norm_(model.parameters(), clip)
                 optimizer.step()
-                for x, y in group if epoch == 0 else ():
+                for x, y in group if online and epoch == 0 else ():
                     memory.add(x=x, y=y)
             for each in optimizer.param_groups:
                 each["lr"] *= decay
+        if not online:
+            memory.add(**dict(zip("xy", examples(task), strict=True)))
     return model
 
 

@@ -82,13 +82,18 @@ def naive(plugin: Any, model: nn.Module | None = None, **options: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize(("joint", "epochs"), [(True, 1), (False, 1), (True, 2)])
-def test_a_strategy_ends_where_the_loop_by_hand_ends(joint: bool, epochs: int) -> None:
-    plugin = sphere(batch_size_mem=COUNT, joint_batch=joint)
+@pytest.mark.parametrize(
+    ("joint", "epochs", "online"),
+    [(True, 1, True), (False, 1, True), (True, 2, True), (True, 1, False)],
+)
+def test_a_strategy_ends_where_the_loop_by_hand_ends(
+    joint: bool, epochs: int, online: bool
+) -> None:
+    plugin = sphere(batch_size_mem=COUNT, joint_batch=joint, online=online)
     strategy = naive(plugin, train_epochs=epochs)
     for experience in stream():
         strategy.train(experience, shuffle=False)
-    assert_same(strategy.model, trained(joint=joint, epochs=epochs))
+    assert_same(strategy.model, trained(joint=joint, epochs=epochs, online=online))
     assert plugin.storage_policy.memory.seen == 60
     assert plugin.replay is not None
     assert str(plugin.replay.metrics()["summary"]).startswith("ESS ")

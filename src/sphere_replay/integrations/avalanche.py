@@ -34,8 +34,8 @@ _AT_ONCE = 256
 class MemoryBuffer(ExemplarsBuffer):  # type: ignore[misc]  # Avalanche is not typed for others
     """A memory of ours as a storage policy of Avalanche's.
 
-    `SphereReplayPlugin` offers every batch to it as it is trained on. Given to a `ReplayPlugin`
-    of Avalanche's it is offered whole experiences, after each.
+    It is offered whole experiences, after each; by `SphereReplayPlugin(online=True)` every batch as
+    it is trained on.
 
     Args:
         memory: With the fields `x` and `y`.
@@ -71,9 +71,8 @@ class SphereReplayPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche i
     """Replays from a memory of the stream in every update of a strategy.
 
     Takes the place of Avalanche's `ReplayPlugin` in strategies that train by gradient steps on one
-    head, such as `Naive`. The differences: which memories are replayed is for a selection to say;
-    the batches of an experience are remembered while it is trained on (in its first epoch), not
-    after it; task labels are not kept, so models of several heads are refused.
+    head, such as `Naive`. Which memories are replayed is for a selection to say. Task labels are
+    not kept, so models of several heads are refused.
 
     Args:
         mem_size: Capacity of the memory.
@@ -83,6 +82,8 @@ class SphereReplayPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche i
         seed: Of the streams of admission and replay.
         joint_batch: Mean over stream and replayed examples together, as in `ReplayPlugin`; False
             for the sum of the two means.
+        online: Remember the batches of an experience while it is trained on, in its first epoch;
+            unless given an experience is remembered when it is over, as in `ReplayPlugin`.
         options: Those of `Replay`: `select`, `features`, `every`, `pool`, `loss`, ...
     """
 
@@ -94,6 +95,7 @@ class SphereReplayPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche i
         *,
         seed: int = 0,
         joint_batch: bool = True,
+        online: bool = False,
         **options: Unpack[ReplayOptions],
     ) -> None:
         super().__init__()
@@ -106,7 +108,7 @@ class SphereReplayPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche i
                 f"storage_policy must be a MemoryBuffer of {mem_size} examples: replay weighs "
                 "memories by the versions of their slots, which other policies do not have"
             )
-        self.storage_policy = storage_policy
+        self.storage_policy, self.online = storage_policy, online
         self.batch_size_mem = batch_size_mem
         self.embedded = EmbeddedReplay(
             storage_policy.memory,
@@ -149,8 +151,13 @@ class SphereReplayPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche i
 
     def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
         """Remember the batch, the first time it is seen."""
-        if strategy.clock.train_exp_epochs == 0:
+        if self.online and strategy.clock.train_exp_epochs == 0:
             self.embedded.remember(strategy.mb_x, strategy.mb_y)
+
+    def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Remember the experience."""
+        if not self.online:
+            self.storage_policy.post_adapt(strategy, strategy.experience)
 
     def state_dict(self) -> State:
         """Memory and replay, as tensors and plain values."""
