@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks import harness
+from benchmarks import harness, ranks
 from benchmarks.harness import Benchmark, Cell, at_most, column, named, option
 from benchmarks.rendering import Progress
 from benchmarks.stopwatch import DividedTurn
@@ -63,13 +63,16 @@ class Plan(harness.Plan):
 
 
 def measure(plan: Plan, progress: Progress) -> list[Cell]:
-    """Time updates, then scorings."""
-    progress.expect(3)
+    """Time updates, on one process and on two, then scorings."""
+    progress.expect(4)
     with tempfile.TemporaryDirectory() as home:
         progress("building the model")
         bench = Bench(plan, Path(home))
         progress("updates")
         cells = bench.updates()
+        if plan.model == "tiny" and plan.data is None:
+            progress("updates on two processes")
+            cells += ranks.cells_of(plan.config, Path(home), plan.updates, plan.least_rounds)
         progress("scoring")
         return cells + bench.scoring()
 
@@ -202,6 +205,11 @@ BENCHMARK = Benchmark(
         Updates: 16 stream examples and 4 replayed ones, AdamW, from a full memory. `SPHERE`
         rescores a pool of up to 512 memories at every fourth update; its parts are in units of
         an update with uniform replay and add up to its ratio.
+
+        2 processes: over gloo, each with 8 of the stream examples; pool and replayed examples are
+        shared out. sharded: parameters, gradients and optimizer state spread by FSDP2, block by
+        block. Here figures are seconds, not the processor's own time, because processes wait for
+        each other; ratios are to uniform replay on the same processes.
 
         Scoring: losses, increments and features of the pool, against two plain forwards without
         gradients over the same batches of tokens. Padding: share of padding among these tokens.

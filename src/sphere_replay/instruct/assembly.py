@@ -1,5 +1,6 @@
 """From a configuration to a learner with all its parts, each on its own random stream."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from sphere_replay.instruct.classification import load_classification
@@ -7,7 +8,7 @@ from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.encoding import PromptEncoder
 from sphere_replay.instruct.generated import generated_corpus
 from sphere_replay.instruct.models import load_base
-from sphere_replay.instruct.stream import TaskStream, build_stream
+from sphere_replay.instruct.stream import TaskStream, build_stream, chosen
 from sphere_replay.instruct.tasks import ORDERS, Corpus
 from sphere_replay.language import LanguageReplay, TokenExamples, TokenMemory, longest_input
 from sphere_replay.language.models import BaseModel
@@ -17,9 +18,18 @@ from sphere_replay.randomness import generator_for
 def build_corpus(config: InstructConfig, data: Path | None) -> Corpus:
     """All tasks of the corpus, whatever the order: a tiny model is made from all of them."""
     if config.corpus == "generated":
-        return generated_corpus()
-    needed = ORDERS["classification"][0] if config.model == "tiny" else config.task_names
-    return load_classification(needed, data)
+        corpus = generated_corpus()
+    else:
+        needed = ORDERS["classification"][0] if config.model == "tiny" else config.task_names
+        corpus = load_classification(needed, data)
+    tasks = dict(corpus.tasks)
+    if not config.instructions:
+        tasks = {name: replace(task, instruction="") for name, task in tasks.items()}
+    if config.texts is not None:
+        tasks = {
+            name: replace(task, train=chosen(task, config.texts)) for name, task in tasks.items()
+        }
+    return Corpus(corpus.name, tasks)
 
 
 def build_base(config: InstructConfig, corpus: Corpus, out: Path) -> BaseModel:
@@ -43,7 +53,11 @@ def build_task_stream(config: InstructConfig, corpus: Corpus) -> TaskStream:
 def build_encoder(config: InstructConfig, base: BaseModel) -> PromptEncoder:
     """The model's tokenizer within the run's lengths."""
     return PromptEncoder(
-        base.tokenizer, base.is_encoder_decoder, config.max_source, longest_input(base.model)
+        base.tokenizer,
+        base.is_encoder_decoder,
+        config.max_source,
+        longest_input(base.model),
+        config.answer_tokens,
     )
 
 

@@ -44,9 +44,9 @@ def load_base(name: str, corpus: Corpus, home: Path, *, tiny: TinySpec | None = 
 def with_adapters(
     base: BaseModel, rank: int, alpha: int, dropout: float, generator: torch.Generator
 ) -> Any:
-    """The model with LoRA on its query and value projections; rank 0 trains all parameters."""
+    """The model with LoRA on its query and value projections; rank 0 trains all that may train."""
     if rank == 0:
-        return base.model.requires_grad_(True)
+        return base.model
     peft = require("peft", "instruct")
     config = peft.LoraConfig(
         task_type="SEQ_2_SEQ_LM" if base.is_encoder_decoder else "CAUSAL_LM",
