@@ -26,7 +26,13 @@ def encoder_of(base: BaseModel) -> PromptEncoder:
 def cut(base: BaseModel, window: int, home: Path | None = None) -> list[torch.Tensor]:
     prompts = encoder_of(base).prompts(TASK, [item.sentence for item in TASK.train[:8]])
     numbers = cut_trunk(
-        base.model, [prompts[:5], prompts], blocks=1, window=window, tokens=200, home=home, weights="w"
+        base.model,
+        [prompts[:5], prompts],
+        blocks=1,
+        window=window,
+        tokens=200,
+        home=home,
+        weights="w",
     )
     return [numbers[tuple(prompt.tolist())] for prompt in prompts]
 
