@@ -199,20 +199,28 @@ class InstructJob:
             for part in self.stream.tasks
             for label in part.task.labels
         ]
-        answers = [
-            f"{self.stream.tasks[task].task.name}: {normalize(self._answer(row))}"
-            for task, row in zip(tasks.tolist(), rows, strict=True)
+        pairs = list(zip(rows, tasks.tolist(), strict=True))
+        answers = [self._answer(row, task) for row, task in pairs]
+        labels = [
+            names.index(f"{self.stream.tasks[task].task.name}: {normalize(answer)}")
+            for (_, task), answer in zip(pairs, answers, strict=True)
         ]
         return Shown(
             keys=memory.slots.versions[slots].tolist(),
             tasks=tasks,
             names=names,
-            labels=torch.tensor([names.index(answer) for answer in answers]),
-            texts=[f"{self._prompt(row)}\n→ {self._answer(row)}" for row in rows],
+            labels=torch.tensor(labels),
+            texts=[
+                f"{self._prompt(row)}\n→ {answer}"
+                for row, answer in zip(rows, answers, strict=True)
+            ],
         )
 
-    def _answer(self, row: Row) -> str:
-        return self._encoder.text(row["labels"][row["labels"] != IGNORED]).strip()
+    def _answer(self, row: Row, task: int) -> str:
+        """The label that the row's target begins, or is."""
+        target = row["labels"][row["labels"] != IGNORED].tolist()
+        labels = self.stream.tasks[task].task.labels
+        return next(label for label in labels if self._encoder.target(label) == target)
 
     def _prompt(self, row: Row) -> str:
         ids = row["input_ids"]
