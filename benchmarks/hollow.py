@@ -192,7 +192,7 @@ def _scored(config: CodingConfig, base: BaseModel, programs: Programs) -> Scores
     advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()
     model.zero_grad()
     losses = features_and_losses(model, pad_rows(programs.rows[last], pad))[1]
-    (advantages * losses).mean().backward()
+    torch.autograd.backward((advantages * losses).mean())
     parts = token_batches([len(row["input_ids"]) for row in programs.rows], _TOKENS)
     scored = score_batches(
         model,
@@ -233,7 +233,7 @@ def _within(values: Tensor, positive: Tensor, stages: Tensor) -> float:
     """Mean over the stages that have both kinds: knowing the stage is no help."""
     both = [
         auc(values[stages == stage], positive[stages == stage])
-        for stage in stages.unique()
+        for stage in sorted(set(stages.tolist()))
         if 0 < int(positive[stages == stage].sum()) < int((stages == stage).sum())
     ]
     return sum(both) / len(both) if both else CHANCE

@@ -89,7 +89,7 @@ def test_the_likeliest_label_may_be_right_where_the_answer_is_not() -> None:
     assert measured.likely is not None
     assert measured.exact <= measured.likely
     likely = [
-        min(part.task.labels, key=lambda label, p=prompt: _loss(base, encoder, p, label))
+        min((_loss(base, encoder, prompt, label), label) for label in part.task.labels)[1]
         for prompt in prompts
     ]
     right = sum(a == item.label for a, item in zip(likely, part.judged, strict=True))

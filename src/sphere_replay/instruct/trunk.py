@@ -70,7 +70,8 @@ def cut_trunk(
             taken += len(numbers[key])
     model.requires_grad_(False)
     decoder.layers = layers[-blocks:].requires_grad_(True)
-    decoder.embed_tokens = nn.Embedding.from_pretrained(torch.cat(tables))
+    states = torch.cat(tables)
+    decoder.embed_tokens = nn.Embedding(*states.shape, _weight=states, _freeze=True)
     return numbers
 
 
