@@ -49,10 +49,17 @@ class InstructJob:
         corpus: All its tasks.
         base: The pretrained model; adapters are put on it, so it serves one job.
         trunks: Where the states of a frozen trunk are kept; None: nowhere.
+        progress: Show a bar while it reads.
     """
 
     def __init__(
-        self, config: InstructConfig, corpus: Corpus, base: BaseModel, trunks: Path | None = None
+        self,
+        config: InstructConfig,
+        corpus: Corpus,
+        base: BaseModel,
+        trunks: Path | None = None,
+        *,
+        progress: bool = False,
     ) -> None:
         torch.set_num_threads(config.threads)
         self.config = config
@@ -79,6 +86,7 @@ class InstructJob:
                 tokens=config.token_budget,
                 home=trunks,
                 weights=self._checksums["model"],
+                progress=progress,
             )
             self._texts = {int(found[0]): torch.tensor(text) for text, found in numbers.items()}
             train, self._prompts = (
@@ -262,7 +270,8 @@ def make_job(
     if not progress:
         require("transformers.utils.logging", "instruct").disable_progress_bar()
     corpus = build_corpus(config, data)
-    return InstructJob(config, corpus, build_base(config, corpus, out), out / "trunks")
+    base = build_base(config, corpus, out)
+    return InstructJob(config, corpus, base, out / "trunks", progress=progress)
 
 
 def _prompts(encoder: PromptEncoder, task: Task, examples: Sequence[Example]) -> list[Tensor]:

@@ -8,8 +8,8 @@ few blocks on a few positions.
 """
 
 import copy
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from sphere_replay.errors import DataError
 from sphere_replay.extras import require
 from sphere_replay.language import pad_rows, token_batches
+from sphere_replay.runs.progress import step_progress
 from sphere_replay.storage.files import cached_folder
 
-_FILE = "states.safetensors"
+_FILE, _STATES = "trunk.safetensors", "states"
 _FORMAT = 1
 
 
@@ -34,6 +35,7 @@ def cut_trunk(
     tokens: int,
     home: Path | None,
     weights: str,
+    progress: bool = False,
 ) -> dict[tuple[int, ...], Tensor]:
     """Leave the model its last blocks, on a table of the states that enter them.
 
@@ -46,6 +48,7 @@ def cut_trunk(
         tokens: Padded tokens that the lower part reads at a time.
         home: Where states are kept; None: nowhere.
         weights: Digest of the model, which states depend on.
+        progress: Show a bar while reading.
 
     Returns:
         For each prompt the numbers of its positions in the table, int64 `[at most window]`.
@@ -64,14 +67,14 @@ def cut_trunk(
         new = list(dict.fromkeys(key for key in map(_key, group) if key not in numbers))
         if not new:
             continue
-        tables.append(_kept_states(lower, [torch.tensor(key) for key in new], origin, tokens, home))
+        read = partial(_read, lower, [torch.tensor(key) for key in new], window, tokens, progress)
+        tables.append(_kept(read, {**origin, "prompts": new}, home))
         for key in new:
             numbers[key] = torch.arange(taken, taken + min(window, len(key)))
             taken += len(numbers[key])
     model.requires_grad_(False)
     decoder.layers = layers[-blocks:].requires_grad_(True)
-    states = torch.cat(tables)
-    decoder.embed_tokens = nn.Embedding(*states.shape, _weight=states, _freeze=True)
+    decoder.embed_tokens = nn.Embedding.from_pretrained(torch.cat(tables))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return numbers
 
 
@@ -94,37 +97,32 @@ def _layers(decoder: Any, blocks: int) -> nn.ModuleList:
     return layers
 
 
-def _kept_states(
-    lower: nn.Module,
-    prompts: Sequence[Tensor],
-    origin: dict[str, Any],
-    tokens: int,
-    home: Path | None,
-) -> Tensor:
-    """What leaves the lower part at the last positions of the prompts, end to end; `[n, d]`."""
+def _kept(read: Callable[[], Tensor], origin: dict[str, Any], home: Path | None) -> Tensor:
     if home is None:
-        return _read(lower, prompts, origin["window"], tokens)
-    digest = hashlib.sha256(repr([prompt.tolist() for prompt in prompts]).encode()).hexdigest()
+        return read()
     disk = require("safetensors.torch", "instruct")
 
     def build(folder: Path) -> None:
-        states = _read(lower, prompts, origin["window"], tokens)
-        disk.save_file({"states": states}, folder / _FILE)
+        disk.save_file({_STATES: read()}, folder / _FILE)
 
-    folder = cached_folder(home, "trunk", {**origin, "prompts": digest}, build)
-    kept: Tensor = disk.load_file(folder / _FILE)["states"]
+    kept: Tensor = disk.load_file(cached_folder(home, "trunk", origin, build) / _FILE)[_STATES]
     return kept
 
 
-def _read(lower: nn.Module, prompts: Sequence[Tensor], window: int, tokens: int) -> Tensor:
+def _read(
+    lower: nn.Module, prompts: Sequence[Tensor], window: int, tokens: int, progress: bool
+) -> Tensor:
+    """What leaves the lower part at the last positions of the prompts, end to end; `[n, d]`."""
     found: dict[int, Tensor] = {}
-    for places in token_batches([len(prompt) for prompt in prompts], tokens):
-        rows = [
-            {"input_ids": prompts[place], "attention_mask": torch.ones_like(prompts[place])}
-            for place in places.tolist()
-        ]
-        with torch.no_grad():
+    with step_progress("Reading prompts", hidden=not progress) as report, torch.no_grad():
+        for places in token_batches([len(prompt) for prompt in prompts], tokens):
+            rows = [
+                {"input_ids": prompts[place], "attention_mask": torch.ones_like(prompts[place])}
+                for place in places.tolist()
+            ]
             states = lower(**pad_rows(rows, 0), use_cache=False)[0]
-        for place, of_prompt in zip(places.tolist(), states, strict=True):
-            found[place] = of_prompt[: len(prompts[place])][-window:]
+            for place, of_prompt in zip(places.tolist(), states, strict=True):
+                found[place] = of_prompt[: len(prompts[place])][-window:]
+            if report is not None:
+                report(len(found), len(prompts), "")
     return torch.cat([found[place] for place in range(len(prompts))])
