@@ -30,4 +30,4 @@ def test_every_signal_has_an_interval_and_nothing_is_chance() -> None:
     for cell in cells.values():
         low, high = cell["auc"]["interval"]
         assert low <= cell["auc"]["mean"] <= high
-    assert [told[2] for told in progress.told] == ["seed 0", "seed 1"]
+    assert [told[2] for told in progress.told][:2] == ["seed 0", "seed 1"]
