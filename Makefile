@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 EXTRAS := vision,instruct,coding,dev
 
-.PHONY: demo test lint bench docs report pictures browser clean
+.PHONY: demo test test-ray lint bench docs report tables pictures browser clean
 
 demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replayed?
 	$(BIN)/sphere demo --out demo
@@ -13,6 +13,10 @@ demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replaye
 test: lint  ## Everything CI checks.
 	# Small tensors: processes help, threads would only wait for each other.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-ray: $(VENV)/.ready  ## Sweeps on a cluster of two nodes, one of which is killed; installs Ray.
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/runs/test_cluster.py
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -34,6 +38,9 @@ bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GE
 
 report: $(VENV)/.ready  ## The committed results as one page, report.html.
 	$(BIN)/sphere report results --out report.html --title "sphere-replay: results"
+
+tables: $(VENV)/.ready  ## Those of the documents, from committed results.
+	$(BIN)/python docs/tables.py
 
 pictures: browser  ## Those of the documents, into docs/images/.
 	$(BIN)/python docs/pictures.py

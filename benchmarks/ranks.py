@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,7 +18,6 @@ from torch import nn
 
 from benchmarks.harness import Cell
 from benchmarks.timing import Timing, interleave
-from sphere_replay.instruct.assembly import build_base, build_corpus, build_encoder, build_replay
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.language import features_and_losses, pad_rows
 
@@ -40,7 +38,8 @@ def cells_of(config: InstructConfig, home: Path, updates: int, rounds: int) -> l
         capture_output=True,
     )
     taken = json.loads(asked.with_suffix(".taken").read_text("utf-8"))
-    timing = Timing(taken["seconds"], taken["rounds"])
+    each = {name: seconds / updates for name, seconds in taken["seconds"].items()}
+    timing = Timing(each, taken["rounds"])
     return [
         timing.cell(name, f"ER, {kind}")
         for kind in (WHOLE, SHARDED)
@@ -75,24 +74,23 @@ def main(path: Path) -> None:
 
 def _turn(config: InstructConfig, home: Path, updates: int, *, sharded: bool) -> Callable[[], None]:
     """A call that makes some updates, each process with its half of the batch."""
-    corpus = build_corpus(config, None)
-    base = build_base(config, corpus, home)
-    encoder, pad = build_encoder(config, base), base.tokenizer.pad_token_id
-    tasks = [encoder.rows(task, task.train[:100]) for task in corpus.tasks.values()]
-    rows = list(itertools.chain.from_iterable(zip(*tasks, strict=False)))
+    from benchmarks.instruct import learner_of  # which imports this module
+
+    learner, rows = learner_of(config, None, home)
     own = rows[dist.get_rank() :: dist.get_world_size()]
     size = config.batch // dist.get_world_size()
     places = itertools.cycle(range(0, len(own) - size + 1, size))
-    model = _spread(base.model) if sharded else base.model
+    model, replay = learner.model, learner.replay
+    if sharded:
+        _spread(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr)
-    replay = build_replay(config, base)
     model.train()
 
     def update() -> None:
         start = next(places)
         batch = own[start : start + size]
         optimizer.zero_grad()
-        features_and_losses(model, pad_rows(batch, pad))[1].mean().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        features_and_losses(model, pad_rows(batch, 0))[1].mean().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         if not sharded:
             for parameter in model.parameters():
                 if parameter.grad is not None:
@@ -112,15 +110,14 @@ def _turn(config: InstructConfig, home: Path, updates: int, *, sharded: bool) ->
     return turn
 
 
-def _spread(model: Any) -> nn.Module:
+def _spread(model: nn.Module) -> None:
     """Shards of every block, and of what is left."""
     from torch.distributed.fsdp import fully_shard
 
     for module in model.modules():
         if type(module).__name__.endswith("Block"):
             fully_shard(module)
-    spread: nn.Module = fully_shard(model)
-    return spread
+    fully_shard(model)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """An instruction-tuning run as steps that can stop after any of them and go on later."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,17 +11,15 @@ from torch import Tensor
 
 from sphere_replay.errors import DivergenceError
 from sphere_replay.extras import require
-from sphere_replay.instruct.assembly import (
-    build_base,
-    build_corpus,
-    build_encoder,
-    build_task_stream,
-)
+from sphere_replay.instruct.classification import load_classification
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.encoding import PromptEncoder
 from sphere_replay.instruct.evaluation import Accuracy, measure_accuracy
+from sphere_replay.instruct.generated import generated_corpus
 from sphere_replay.instruct.learner import Learner, Update
-from sphere_replay.instruct.tasks import Corpus, Example, Task
+from sphere_replay.instruct.models import load_base
+from sphere_replay.instruct.stream import build_stream, chosen
+from sphere_replay.instruct.tasks import ORDERS, Corpus, Example, Task
 from sphere_replay.instruct.trunk import cut_trunk
 from sphere_replay.instruct.words import normalize
 from sphere_replay.language.models import BaseModel
@@ -63,8 +61,16 @@ class InstructJob:
     ) -> None:
         torch.set_num_threads(config.threads)
         self.config = config
-        self.stream = build_task_stream(config, corpus)
-        self._encoder = build_encoder(config, base)
+        self.stream = build_stream(
+            corpus,
+            config.task_names,
+            config.seed,
+            noise=config.noise,
+            cap=config.cap,
+            tests_per_task=config.tests_per_task,
+            evaluate_on=config.evaluate_on,
+        )
+        self._encoder = PromptEncoder.of(base, config.max_source, config.answer_tokens)
         self._encoder.check([part.task for part in self.stream.tasks])
         self._checksums = {
             "corpus": corpus.checksum,
@@ -269,9 +275,25 @@ def make_job(
     """The job of a configuration: its corpus read, its model built or found under `out/models`."""
     if not progress:
         require("transformers.utils.logging", "instruct").disable_progress_bar()
-    corpus = build_corpus(config, data)
-    base = build_base(config, corpus, out)
+    corpus = load_corpus(config, data)
+    base = load_base(config.model, corpus, out / "models", tiny=config.tiny)
     return InstructJob(config, corpus, base, out / "trunks", progress=progress)
+
+
+def load_corpus(config: InstructConfig, data: Path | None) -> Corpus:
+    """All tasks of the corpus, whatever the order: a tiny model is made from all of them."""
+    if config.corpus == "generated":
+        corpus = generated_corpus()
+    else:
+        needed = ORDERS["classification"][0] if config.model == "tiny" else config.task_names
+        corpus = load_classification(needed, data)
+    tasks = dict(corpus.tasks)
+    for name, task in tasks.items():
+        if not config.instructions:
+            tasks[name] = task = replace(task, instruction="")
+        if config.texts is not None:
+            tasks[name] = replace(task, train=chosen(task, config.texts))
+    return Corpus(corpus.name, tasks)
 
 
 def _prompts(encoder: PromptEncoder, task: Task, examples: Sequence[Example]) -> list[Tensor]:
