@@ -63,9 +63,9 @@ def with_adapters(
     targets: Callable[[nn.Module], str | list[str]],
     dropout: float = 0.0,
 ) -> Any:
-    """The model with LoRA on the projections that `targets` names; rank 0 trains all parameters."""
+    """The model with LoRA on the projections that `targets` names; with rank 0, as it is."""
     if rank == 0:
-        return base.model.requires_grad_(True)
+        return base.model
     peft = require("peft", "instruct")
     config = peft.LoraConfig(
         task_type="SEQ_2_SEQ_LM" if base.is_encoder_decoder else "CAUSAL_LM",
