@@ -34,8 +34,6 @@ class Cells:
     Args:
         rows: The points.
         generator: Chooses the sample that centers are found by.
-        previous: Cells of the same memories before some of them moved. Its centers are kept, and
-            those that did not move keep their cell without a search.
 
     Attributes:
         points: The rows, cell after cell.
@@ -51,22 +49,14 @@ class Cells:
     cell_of: Tensor
     centers: Tensor
 
-    def __init__(
-        self, rows: UnitRows, generator: torch.Generator, previous: "Cells | None" = None
-    ) -> None:
+    def __init__(self, rows: UnitRows, generator: torch.Generator) -> None:
         points = rows.all(torch.float32)
         size = len(points)
-        if previous is None:
-            count = max(1, min(MOST_CELLS, size // LEAST_MEMBERS))
-            groups = _found(points, count, generator)
-        else:
-            count = len(previous)
-            belongs = previous.cell_of[previous.places]
-            moved = (points != previous.points[previous.places]).any(dim=1).nonzero()[:, 0]
-            belongs[moved] = _assign(points[moved], previous.centers)
-            groups = _members(belongs, count)
+        count = max(1, min(MOST_CELLS, size // LEAST_MEMBERS))
         most = OVERSIZE * max(1, size // count)
-        groups = [part for group in groups for part in _cut(group, points, most)]
+        groups = [
+            part for group in _found(points, count, generator) for part in _cut(group, points, most)
+        ]
         self.members = torch.cat(groups)
         self.places = torch.empty_like(self.members)
         self.places[self.members] = torch.arange(size, device=points.device)

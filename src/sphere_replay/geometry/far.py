@@ -6,8 +6,8 @@ exp(-|D - v|²/eps) over them is, up to second cumulants of the exponent,
     log F_xb = -|D|²/eps - mean|v|²/eps + 2 D^T Σ_b D/eps² - 2 D·t_b/eps² + var|v|²/2eps²
 
 Between the members c_a + u of a cell it changes with the slope of log Σ_b n_b F_ab along u and with
-its curvature, which the spread of slopes over cells b makes. Values w that differ within a cell tilt
-its mean: W_b = Σ_j w_j becomes W_b + cov(w, exponent). So the sum over all far memories j is
+its curvature, which the spread of slopes over cells b makes. Values w that differ within a cell
+tilt its mean: W_b = Σ_j w_j becomes W_b + cov(w, exponent). So the sum over all far memories j is
 
     Σ_j K_ij w_j = g_i (A_a + u_i·B_a)
 

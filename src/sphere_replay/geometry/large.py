@@ -80,13 +80,6 @@ class CellGeometry:
         """Why this geometry was chosen."""
         self._plans: dict[float, Plan] = {}
 
-    def renewed(self, source: PointSource) -> "CellGeometry":
-        """The geometry of newer features: memories that did not move stay in their cells."""
-        cells = Cells(source.points, torch.Generator(), previous=self.cells)
-        geometry = type(self)(source, self._pairs, cells=cells)
-        geometry.why = self.why
-        return geometry
-
     def apply_kernel(self, eps: float, vectors: Tensor, *, others_only: bool = False) -> Tensor:
         """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`; see `plan` for what is exact."""
         plan = self.plan(eps)
