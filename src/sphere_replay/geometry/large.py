@@ -36,8 +36,8 @@ _CLOSE, _CLOSE_AT_ONCE = 1e-3, 1 << 15
 _WIDTH = 1024
 """Columns of a tile."""
 
-_SEARCHED = 1 << 30
-"""Distances looked at for neighbour radii: those of all up to 32,768 memories, then of fewer."""
+_ALL_SEARCHED, _SEARCHED = 32_768, 1024
+"""Memories up to which all give their neighbour radii, and how many do of more than that."""
 _SEARCH_ROWS, _SEARCH_COLUMNS = 512, 1 << 14
 _MEDIAN_ROWS = 4096
 _SCALE_ROWS, _FEW_ROWS = 128, 32
@@ -122,8 +122,9 @@ class CellGeometry:
         """`[len(neighbors), n]`: exact, of all memories while these are few, then of a sample."""
         columns = [min(k, self.size - 1) for k in neighbors]
         everybody, most = self.cells.points.split(_SEARCH_COLUMNS), max(columns) + 1
+        sample = self._evenly(self.size if self.size <= _ALL_SEARCHED else _SEARCHED)
         found = []
-        for places in self._evenly(max(1, _SEARCHED // self.size)).split(_SEARCH_ROWS):
+        for places in sample.split(_SEARCH_ROWS):
 
             def nearest(part: Tensor, places: Tensor = places) -> Tensor:
                 return smallest(self._rows(places, part), min(most, len(part)))
