@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sphere_replay.cli import main
-from sphere_replay.coding.judge import Judge
+from sphere_replay.coding.grading import Grader
 from sphere_replay.coding.problems import (
     Problem,
     Settings,
@@ -55,7 +55,7 @@ def test_problems_that_need_one_interpreter_are_kept_only_if_asked_for(sandbox: 
     judges = {kept.id: (kept.judge, bool(kept.why_shared)) for kept in prepared.problems}
     assert judges == {"strict": ("strict", False), "derived": ("shared", True)}
     derived = next(kept for kept in prepared.problems if kept.id == "derived")
-    assert Judge(sandbox).solved([(derived, BASE), (derived, GOOD)]) == [True, False]
+    assert Grader(sandbox).solved([(derived, BASE), (derived, GOOD)]) == [True, False]
 
 
 def test_every_step_says_what_it_dropped(sandbox: Sandbox) -> None:
