@@ -12,7 +12,7 @@ from sphere_replay.allocation.backing import (
     noise_strength,
     permuted_within_classes,
 )
-from sphere_replay.allocation.certificate import Trace, certify
+from sphere_replay.allocation.certificate import Trace, certify, warn_if_poor
 from sphere_replay.allocation.controls import (
     Control,
     matching_temperature,
@@ -61,7 +61,8 @@ def allocate(
             nothing else.
         budget: Bytes that distances may occupy; beyond it they are recomputed tile by tile.
         geometry: `auto` is exact up to `EXACT_UP_TO` memories and approximate beyond, with a bound
-            on what that changes in `Allocation.error`; `exact` is exact at any size. See `Kind`.
+            on what that changes in `Allocation.error` and a warning where it is poor; `exact` is
+            exact at any size. See `Kind`.
 
     Returns:
         The allocation. If no consensus is positive, or the temperature is zero, nothing is
@@ -103,17 +104,20 @@ def allocate(
     delta = delta.to(places.device, accumulation_dtype(places.device))
     if recipe.control is Control.PERMUTED:
         places = _shuffled(places, recipe, generator)
-    result, trace = _allocate(delta, places, recipe, running_scale)
+    result, trace = solve(delta, places, recipe, running_scale)
     if labels is not None:
         labels = labels.to(places.device)
         result = _with_backing(result, places, labels, recipe, generator)
     result = replace(result, error=certify(result, trace, delta, places, recipe, labels))
+    if isinstance(features, Tensor) and Kind(geometry) is Kind.AUTO:
+        warn_if_poor(result.error, len(delta))
     return result.to(torch.promote_types(increments.dtype, torch.float32))
 
 
-def _allocate(
-    delta: Tensor, geometry: Geometry, recipe: Sphere, running_scale: float | None
+def solve(
+    delta: Tensor, geometry: Geometry, recipe: Sphere, running_scale: float | None = None
 ) -> tuple[Allocation, Trace]:
+    """The allocation before labels have a say, of increments in the geometry's precision."""
     alone = recipe.control is Control.IDENTITY
     eps_s, eps_t = recipe.scales.bandwidths(geometry)
     smoother = _smoother(recipe, geometry, eps_s)
