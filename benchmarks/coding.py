@@ -15,8 +15,8 @@ from benchmarks import harness
 from benchmarks.harness import Benchmark, Cell, at_most, column, named
 from benchmarks.rendering import Progress
 from benchmarks.timing import milliseconds
+from sphere_replay.coding.grading import open_sandbox
 from sphere_replay.coding.job import CodingJob
-from sphere_replay.coding.judge import open_sandbox
 from sphere_replay.coding.models import load_policy
 from sphere_replay.coding.presets import resolve
 from sphere_replay.coding.stages import load_problems

@@ -13,14 +13,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks import harness
+from benchmarks import harness, ranks
 from benchmarks.harness import Benchmark, Cell, at_most, column, named, option
 from benchmarks.rendering import Progress
 from benchmarks.stopwatch import DividedTurn
 from benchmarks.timing import milliseconds
-from sphere_replay.instruct.assembly import build_base, build_corpus, build_encoder
 from sphere_replay.instruct.config import InstructConfig
+from sphere_replay.instruct.encoding import PromptEncoder
+from sphere_replay.instruct.job import load_corpus
 from sphere_replay.instruct.learner import Learner
+from sphere_replay.instruct.models import load_base
 from sphere_replay.instruct.presets import resolve
 from sphere_replay.language import (
     Row,
@@ -44,6 +46,8 @@ class Plan(harness.Plan):
     updates: int = 8
     """Updates of a turn: two intervals between rescorings."""
     warm_up: int = 50
+    two_processes: bool = True
+    """Whether to measure updates on two as well; the tiny model on generated tasks."""
     least_rounds: int = 5
     least_seconds: float = 8.0
 
@@ -63,13 +67,17 @@ class Plan(harness.Plan):
 
 
 def measure(plan: Plan, progress: Progress) -> list[Cell]:
-    """Time updates, then scorings."""
-    progress.expect(3)
+    """Time updates, on one process and on two, then scorings."""
+    progress.expect(4)
     with tempfile.TemporaryDirectory() as home:
         progress("building the model")
         bench = Bench(plan, Path(home))
         progress("updates")
         cells = bench.updates()
+        if plan.two_processes:
+            progress("updates on two processes")
+            tiny = replace(plan, model="tiny", data=None).config
+            cells += ranks.cells_of(tiny, Path(home), plan.updates, plan.least_rounds)
         progress("scoring")
         return cells + bench.scoring()
 
@@ -144,9 +152,9 @@ class Bench:
 
 def learner_of(config: InstructConfig, data: Path | None, home: Path) -> tuple[Learner, list[Row]]:
     """A learner with nothing learned, and the rows of its first tasks in mixed order."""
-    corpus = build_corpus(config, data)
-    base = build_base(config, corpus, home)
-    encoder = build_encoder(config, base)
+    corpus = load_corpus(config, data)
+    base = load_base(config.model, corpus, home / "models", tiny=config.tiny)
+    encoder = PromptEncoder.of(base, config.max_source)
     rows = [encoder.rows(task, task.train[:100]) for task in corpus.tasks.values()]
     # Task by task in turn, so that a short memory has the lengths of all tasks.
     return Learner(config, base), list(itertools.chain.from_iterable(zip(*rows, strict=False)))
@@ -180,7 +188,15 @@ def _ratio(cell: Cell) -> str:
 BENCHMARK = Benchmark(
     title="Instruction tuning",
     plan=Plan(),
-    quick=Plan(capacity=64, pool=32, updates=4, warm_up=1, least_rounds=2, least_seconds=0.2),
+    quick=Plan(
+        capacity=64,
+        pool=32,
+        updates=4,
+        warm_up=1,
+        two_processes=False,
+        least_rounds=2,
+        least_seconds=0.2,
+    ),
     measure=measure,
     columns={
         "what": column("figure"),
@@ -202,6 +218,11 @@ BENCHMARK = Benchmark(
         Updates: 16 stream examples and 4 replayed ones, AdamW, from a full memory. `SPHERE`
         rescores a pool of up to 512 memories at every fourth update; its parts are in units of
         an update with uniform replay and add up to its ratio.
+
+        2 processes: over gloo, each with 8 of the stream examples; pool and replayed examples are
+        shared out. sharded: parameters, gradients and optimizer state spread by FSDP2, block by
+        block. Here figures are seconds, not the processor's own time, because processes wait for
+        each other; ratios are to uniform replay on the same processes.
 
         Scoring: losses, increments and features of the pool, against two plain forwards without
         gradients over the same batches of tokens. Padding: share of padding among these tokens.

@@ -17,7 +17,7 @@ from sphere_replay.hosts.er import ReplayOptions
 from sphere_replay.hosts.options import share
 from sphere_replay.plugins import DatasetSpec, dataset, host, selection, table
 from sphere_replay.replay import Weighting
-from sphere_replay.runs.table import Measure, Row, Table
+from sphere_replay.runs.table import Measure, Table, TableRow
 from sphere_replay.scoring import Scores
 
 
@@ -82,9 +82,9 @@ table(
         title="Four shapes, tail accuracy (%)",
         preset="shapes",
         rows=(
-            Row("ER", "er", "uniform"),
-            Row("ER + tempered", "er", "tempered", "ER"),
-            Row("smooth ER", "er-smooth", "uniform", "ER"),
+            TableRow("ER", "er", "uniform"),
+            TableRow("ER + tempered", "er", "tempered", "ER"),
+            TableRow("smooth ER", "er-smooth", "uniform", "ER"),
         ),
         columns={"40%": {"noise": 0.4}},
         measures=(Measure("tail_accuracy"),),

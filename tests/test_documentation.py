@@ -1,6 +1,7 @@
 """The documents keep their word: their code runs, prints what they show, and links lead on."""
 
 import contextlib
+import importlib
 import io
 import re
 import shlex
@@ -90,6 +91,14 @@ def test_shown_commands_exist_with_all_their_names(monkeypatch: pytest.MonkeyPat
             assert words[1] in domain(config.DOMAIN).presets
             dataset = words[1].removesuffix("-frozen")
             assert config.to_dict().get("dataset", dataset) == dataset
+
+
+def test_tables_are_those_of_the_committed_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    renewed = importlib.import_module("tables").renewed
+    page = (ROOT / "docs" / "reproduction.md").read_text("utf-8")
+    assert page.count("<!-- sphere table ") == page.count("<!-- end of table -->") > 2
+    assert renewed(page) == page, "renew it with: make tables"
 
 
 def test_the_page_of_metrics_has_every_name_and_formula() -> None:

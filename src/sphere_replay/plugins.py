@@ -19,6 +19,7 @@ from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.hosts import HOSTS, Host
 from sphere_replay.plugging import load, loaded, register
 from sphere_replay.replay import SELECTIONS, UNLABELLED
+from sphere_replay.replay.selections import MEMBERS
 from sphere_replay.runs import domains
 from sphere_replay.runs.table import Table
 from sphere_replay.vision.config import VisionConfig
@@ -148,12 +149,9 @@ def _check_selection(name: str, made: type) -> None:
             f"selection {name!r} must be a frozen dataclass, for its fields belong to a run's "
             "identity: put @dataclass(frozen=True) below @selection"
         )
-    missing = [member for member in _MEMBERS if not hasattr(made, member)]
+    missing = [member for member in MEMBERS if not hasattr(made, member)]
     if missing:
         raise ConfigError(f"selection {name!r} lacks {', '.join(missing)}, see replay.Selection")
-
-
-_MEMBERS = ("needs_scores", "needs_features", "needs_increments", "every", "weigh")
 
 
 def _check_settings(owner: str, settings: dict[str, Any]) -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from coding.brief import brief, home, job_of
-from sphere_replay.coding import judge as judge_module
+from sphere_replay.coding import grading
 from sphere_replay.coding.evaluation import accuracy, greedy_programs
+from sphere_replay.coding.grading import Grader, open_sandbox
 from sphere_replay.coding.job import CodingJob, make_job
-from sphere_replay.coding.judge import Judge, open_sandbox
 from sphere_replay.coding.micro_model import MicroSpec, build_qwen2, micro_tokenizer, near_wrong
 from sphere_replay.coding.models import REQUEST, load_policy, prompt_ids, prompt_of
 from sphere_replay.coding.presets import resolve
@@ -62,8 +62,8 @@ def test_samples_of_one_problem_differ_and_some_greedy_programs_are_right(
     micro: BaseModel, problems: list[Problem]
 ) -> None:
     with Sandbox(workers=2, cache=home() / "verdicts") as sandbox:
-        judge = Judge(sandbox)
-        right = accuracy(micro.model, micro.tokenizer, problems, judge, length=32)
+        grader = Grader(sandbox)
+        right = accuracy(micro.model, micro.tokenizer, problems, grader, length=32)
     assert 0 < right < 1
     ids = torch.tensor(prompt_ids(problems[:1], micro.tokenizer))
     with torch.random.fork_rng(devices=[]):
@@ -166,7 +166,7 @@ def test_a_machine_without_isolation_is_told_how_to_proceed(
     def refuse(*args: object, **settings: object) -> Sandbox:
         raise SandboxError("programs are not run here")
 
-    monkeypatch.setattr(judge_module, "Sandbox", refuse)
+    monkeypatch.setattr(grading, "Sandbox", refuse)
     with pytest.raises(DataError, match=r"not run here\. .*sandbox check.*--set unsafe=true"):
         make_job(brief(), None, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sphere_replay.coding.judge import Judge, VisibleReward
+from sphere_replay.coding.grading import Grader, VisibleReward
 from sphere_replay.coding.problems import Problem, micro_problems, wrong_programs
 from sphere_replay.coding.programs import extract_program, text_of
 from sphere_replay.sandbox import Sandbox, SandboxError, Trial, Verdict
@@ -55,11 +55,11 @@ def problem() -> Problem:
 
 
 def test_a_reward_can_be_more_than_a_program_deserves(sandbox: Sandbox, problem: Problem) -> None:
-    judge = Judge(sandbox)
+    grader = Grader(sandbox)
     wrong = wrong_programs(problem)
     attempts = [(problem, program) for program in (problem.reference, wrong[0], wrong[-1], "", "(")]
-    assert judge.rewards(attempts) == [True, True, False, False, False]
-    assert judge.solved(attempts) == [True, False, False, False, False]
+    assert grader.rewards(attempts) == [True, True, False, False, False]
+    assert grader.solved(attempts) == [True, False, False, False, False]
 
 
 def test_only_the_visible_node_runs_for_a_reward(sandbox: Sandbox) -> None:
@@ -71,13 +71,13 @@ def test_only_the_visible_node_runs_for_a_reward(sandbox: Sandbox) -> None:
     problem = Problem("slow", "stage", "f(x) is x", CODE, tests, nodes)
     given = problem.visible.removeprefix("test_")
     hangs = f"def f(x):\n    while x != {given}:\n        pass\n    return x\n"
-    assert Judge(sandbox).rewards([(problem, hangs)]) == [True]
+    assert Grader(sandbox).rewards([(problem, hangs)]) == [True]
 
 
 def test_surrogates_and_nul_bytes_are_judged_like_any_program(
     sandbox: Sandbox, problem: Problem
 ) -> None:
-    assert Judge(sandbox).rewards([(problem, "\udc80"), (problem, "\0")]) == [False, False]
+    assert Grader(sandbox).rewards([(problem, "\udc80"), (problem, "\0")]) == [False, False]
 
 
 class Counting:
@@ -96,8 +96,8 @@ class Counting:
 
 def test_equal_programs_of_a_problem_run_once(problem: Problem) -> None:
     counting = Counting()
-    judge = Judge(counting)  # type: ignore[arg-type]  # all of a sandbox that a judge uses
-    assert judge.solved([(problem, "a"), (problem, "b"), (problem, "a"), (problem, "")]) == [
+    grader = Grader(counting)  # type: ignore[arg-type]  # all of a sandbox that a grader uses
+    assert grader.solved([(problem, "a"), (problem, "b"), (problem, "a"), (problem, "")]) == [
         True,
         True,
         True,
@@ -108,14 +108,14 @@ def test_equal_programs_of_a_problem_run_once(problem: Problem) -> None:
 
 
 def test_a_sandbox_that_breaks_is_no_verdict(problem: Problem) -> None:
-    judge = Judge(Counting("broken"))  # type: ignore[arg-type]  # all of a sandbox that it uses
+    grader = Grader(Counting("broken"))  # type: ignore[arg-type]  # all of a sandbox that it uses
     with pytest.raises(SandboxError, match="could not be judged"):
-        judge.rewards([(problem, "a")])
+        grader.rewards([(problem, "a")])
 
 
 def test_the_reward_function_keeps_what_it_has_judged(problem: Problem) -> None:
-    judge = Judge(Counting())  # type: ignore[arg-type]  # all of a sandbox that it uses
-    reward = VisibleReward(judge, {problem.id: problem})
+    grader = Grader(Counting())  # type: ignore[arg-type]  # all of a sandbox that it uses
+    reward = VisibleReward(grader, {problem.id: problem})
     message = [{"role": "assistant", "content": "```python\na\n```"}]
     assert reward(completions=[message, "b", ""], id=[problem.id] * 3, prompts=None) == [1, 1, 0]
     assert [(one.program, one.rewarded) for one in reward.taken()] == [

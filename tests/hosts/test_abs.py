@@ -128,12 +128,10 @@ def test_scoring_leaves_statistics_and_mode_alone() -> None:
 
 def test_the_policy_knows_where_the_current_task_begins() -> None:
     host = host_with()
-    policy = host.memory.admission
-    assert isinstance(policy, AsymmetricBalanced)
-    firsts = [policy.first_class]
+    firsts = [host.insight().first_class]
     for _ in range(2):
         host.start_task()
-        firsts.append(policy.first_class)
+        firsts.append(host.insight().first_class)
     assert firsts == [0, 2, 4]
 
 
@@ -299,7 +297,9 @@ def test_too_few_clean_memories_are_not_fitted_alone(
     host = host_with({"warm_up": 0}, batches=4)
     losses = torch.ones(len(host.memory))
     losses[3] = 0.0
-    monkeypatch.setattr("sphere_replay.hosts.abs.normalized", lambda values: losses + 0 * values)
+    monkeypatch.setattr(
+        "sphere_replay.hosts.abs.in_unit_interval", lambda values: losses + 0 * values
+    )
     with caplog.at_level(logging.WARNING):
         assert len(host._trust().trusted) == len(host.memory)
     assert "fewer than 2 seem clean" in caplog.text

@@ -23,7 +23,7 @@ from hosts.workbench import (
 )
 from sphere_replay.hosts import Batch, PuriDivER
 from sphere_replay.hosts.parts.cutmix import cutmix
-from sphere_replay.memory import Judgement, Memory, PurityDiversity
+from sphere_replay.memory import Insight, Judgement, Memory, PurityDiversity
 from sphere_replay.replay import Draw
 
 
@@ -136,19 +136,19 @@ def test_the_selection_may_be_kept_out_of_the_stream() -> None:
     assert not listening(host).gradients  # nothing was scored
 
 
-def test_memories_are_judged_once_per_batch_by_the_network_after_its_update() -> None:
+def test_memories_are_judged_once_per_batch_by_the_network_after_its_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     host = host_with(capacity=12)
     asked: list[tuple[Mapping[str, Tensor], Judgement]] = []
-    policy = host.memory.admission
-    assert isinstance(policy, PurityDiversity)
-    judge = policy.judge
+    judge = host.insight().judge
     assert judge is not None
 
     def listen(candidates: Mapping[str, Tensor]) -> Judgement:
         asked.append((candidates, judge(candidates)))
         return asked[-1][1]
 
-    policy.judge = listen
+    monkeypatch.setattr(host, "insight", lambda: Insight(judge=listen))
     for seed in range(4):
         before, scored = len(asked), host.costs.scored
         step = host.observe(stream_batch(seed))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sphere_replay.memory import AsymmetricBalanced, Memory
+from sphere_replay.memory import AsymmetricBalanced, Insight, Memory
 from sphere_replay.memory.asymmetric_balanced import victim
 from tensors import seeded
 
@@ -86,11 +86,9 @@ def test_rows_of_one_batch_see_each_other() -> None:
     labels = (4 * labels).long()
     memories = []
     for size in (1, 6, 90):
-        policy = AsymmetricBalanced()
-        policy.first_class = 2
-        memory = Memory(8, policy, generator=seeded(3))
+        memory = Memory(8, AsymmetricBalanced(), generator=seeded(3))
         for rows in torch.split(torch.arange(90), size):
-            memory.add(y=labels[rows], loss=losses[rows])
+            memory.add(Insight(first_class=2), y=labels[rows], loss=losses[rows])
         memories.append(memory)
     for memory in memories[1:]:
         assert torch.equal(memory.versions, memories[0].versions)
@@ -99,13 +97,12 @@ def test_rows_of_one_batch_see_each_other() -> None:
 
 def test_a_restored_policy_goes_on_alike() -> None:
     losses = torch.rand(60, generator=seeded(4))
-    policy = AsymmetricBalanced()
-    memory = filled(policy, 8, losses, 5)
-    policy.first_class = 1
+    memory = filled(AsymmetricBalanced(), 8, losses, 5)
     other = Memory(8, AsymmetricBalanced(), generator=seeded(6))
     other.load_state_dict(memory.state_dict())
     for each in (memory, other):
-        each.add(position=torch.arange(60), y=torch.ones(60).long(), loss=losses.flip(0))
+        rows = {"position": torch.arange(60), "y": torch.ones(60).long(), "loss": losses.flip(0)}
+        each.add(Insight(first_class=1), **rows)
     assert torch.equal(memory.versions, other.versions)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sphere_replay.memory import Judgement, Memory, PurityDiversity
+from sphere_replay.memory import Insight, Judgement, Memory, PurityDiversity
 from sphere_replay.memory.purity_diversity import evictions, losing_classes
 from states import spelled
 
@@ -173,21 +173,18 @@ def loss_of(numbers: Tensor) -> Tensor:
 
 
 def filled(capacity: int, diversity: float = 0.0, seed: int = 1) -> tuple[Memory, Recorder]:
-    policy = PurityDiversity()
-    memory = Memory(capacity, policy, generator=generator(seed))
-    policy.judge = judge = Recorder(diversity)
-    return memory, judge
+    return Memory(capacity, PurityDiversity(), generator=generator(seed)), Recorder(diversity)
 
 
-def offer(memory: Memory, first: int, labels: list[int]) -> Tensor:
+def offer(memory: Memory, first: int, labels: list[int], judge: Recorder | None = None) -> Tensor:
     numbers = torch.arange(first, first + len(labels), dtype=torch.float64)
-    return memory.add(x=numbers, y=torch.tensor(labels))
+    return memory.add(Insight(judge=judge), x=numbers, y=torch.tensor(labels))
 
 
 def test_while_there_is_room_everything_is_kept_and_nobody_judged() -> None:
     memory, judge = filled(10)
-    assert offer(memory, 0, [0, 0, 0, 1]).tolist() == [0, 1, 2, 3]
-    assert offer(memory, 4, [0] * 6).tolist() == [4, 5, 6, 7, 8, 9]
+    assert offer(memory, 0, [0, 0, 0, 1], judge).tolist() == [0, 1, 2, 3]
+    assert offer(memory, 4, [0] * 6, judge).tolist() == [4, 5, 6, 7, 8, 9]
     assert judge.asked == []
 
 
@@ -204,7 +201,7 @@ def test_classes_stay_balanced_and_slots_are_always_filled(
         labels = [classes[i] for i in torch.randint(len(classes), (5,), generator=source).tolist()]
         before = len(judge.asked)
         held = memory["y"].tolist() if len(memory) else []
-        slots = offer(memory, len(offered), labels)
+        slots = offer(memory, len(offered), labels, judge)
         offered += labels
         assert len(memory) == min(capacity, len(offered))
         assert len(judge.asked) - before == (len(offered) > capacity)
@@ -224,9 +221,9 @@ def test_classes_stay_balanced_and_slots_are_always_filled(
 
 
 def test_without_diversity_the_purest_of_each_class_stay() -> None:
-    memory, _ = filled(6)
+    memory, judge = filled(6)
     for first in range(0, 40, 4):
-        offer(memory, first, [0, 1, 0, 1])
+        offer(memory, first, [0, 1, 0, 1], judge)
     for label in (0, 1):
         everyone = torch.arange(label, 40, 2, dtype=torch.float64)
         best = everyone[loss_of(everyone).argsort()[:3]]
@@ -235,35 +232,35 @@ def test_without_diversity_the_purest_of_each_class_stay() -> None:
 
 def test_only_classes_that_lose_an_example_are_judged() -> None:
     memory, judge = filled(12)
-    offer(memory, 0, [0] * 4 + [1] * 4 + [2] * 4)
-    offer(memory, 12, [2, 2])
+    offer(memory, 0, [0] * 4 + [1] * 4 + [2] * 4, judge)
+    offer(memory, 12, [2, 2], judge)
     assert len(judge.asked) == 1
     assert judge.asked[0] == [8.0, 9.0, 10.0, 11.0, 12.0, 13.0]
 
 
 def test_more_classes_than_slots_leave_some_without_a_memory() -> None:
-    memory, _ = filled(3)
-    offer(memory, 0, [0, 1, 2, 3, 4])
+    memory, judge = filled(3)
+    offer(memory, 0, [0, 1, 2, 3, 4], judge)
     assert len(set(memory["y"].tolist())) == len(memory) == 3
 
 
 def test_a_batch_larger_than_the_memory() -> None:
     memory, judge = filled(4)
-    slots = offer(memory, 0, [0, 1] * 10)
+    slots = offer(memory, 0, [0, 1] * 10, judge)
     assert sorted(slots[slots >= 0].tolist()) == [0, 1, 2, 3]
     assert memory["y"].bincount().tolist() == [2, 2]
     assert len(judge.asked) == 1
 
 
 def test_a_saved_memory_goes_on_alike() -> None:
-    memory, _ = filled(6, 0.5)
+    memory, judge = filled(6, 0.5)
     for first in range(0, 20, 4):
-        offer(memory, first, [0, 1, 2, 1])
+        offer(memory, first, [0, 1, 2, 1], judge)
     other, _ = filled(6, 0.5, seed=99)
     other.load_state_dict(memory.state_dict())
     for each in (memory, other):
         for first in range(20, 60, 4):
-            offer(each, first, [3, 1, 0, 3])
+            offer(each, first, [3, 1, 0, 3], judge)
     assert torch.equal(memory["x"], other["x"])
     assert torch.equal(memory.versions, other.versions)
 

@@ -33,7 +33,7 @@ ECONOMICAL = ScheduledSettings(
 
 
 def engine(size: int = 20, every: int = 1, **economy: int) -> Engine:
-    numbers = {"landmarks": 5, "longest": every} | economy
+    numbers = {"landmarks": 5, "shortest": every, "longest": every} | economy
     return Engine(
         filled(size),
         SphereSelection(RECIPE),
@@ -199,6 +199,12 @@ def test_intervals_double_up_to_the_longest(every: int, longest: int, expected: 
     assert scorings(engine(every=every, longest=longest), Scorer(TABLE), 18) == expected
 
 
+@pytest.mark.parametrize(("every", "first"), [(1, 1), (2, 2), (16, 3)])
+def test_the_first_interval_is_the_shortest_or_what_is_asked_for(every: int, first: int) -> None:
+    replay = engine(every=every, shortest=3, longest=8)
+    assert scorings(replay, Scorer(TABLE), 8)[:3] == [0, first, 3 * first][: 2 + (3 * first < 8)]
+
+
 def test_a_new_task_begins_with_short_intervals() -> None:
     replay, scorer = engine(every=1, longest=8), Scorer(TABLE)
     assert scorings(replay, scorer, 10) == [0, 1, 3, 7]
@@ -210,7 +216,7 @@ def test_the_memory_may_grow_and_hold_fewer_than_there_are_landmarks() -> None:
     memory = Memory(64, Scripted())
     memory.add(x=torch.arange(2))
     replay = Engine(
-        memory, SphereSelection(RECIPE), generator=generator(), every=1, economy=Economy(8, 1)
+        memory, SphereSelection(RECIPE), generator=generator(), every=1, economy=Economy(8, 1, 1)
     )
     scorer = Scorer(TABLE)
     for size in (2, 5, 9, 33):
@@ -228,7 +234,8 @@ def test_the_memory_may_grow_and_hold_fewer_than_there_are_landmarks() -> None:
     [
         ({"schedule": "economic"}, "economical"),
         ({"landmarks": 0}, "at least 1 landmark"),
-        ({"longest": 0}, "longest interval"),
+        ({"shortest": 0}, "intervals of at least 1"),
+        ({"longest": 0}, "intervals of at least 1"),
     ],
 )
 def test_settings_that_make_no_schedule_are_refused(settings: dict[str, Any], message: str) -> None:

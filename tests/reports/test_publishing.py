@@ -6,13 +6,13 @@ import io
 from sphere_replay.reports.collection import FinishedRun
 from sphere_replay.reports.publishing import best_of, to_csv, to_latex
 from sphere_replay.reports.tables import fill
-from sphere_replay.runs.table import Measure, Row, Table
+from sphere_replay.runs.table import Measure, Table, TableRow
 
 TABLE = Table(
     "made",
     "Made up",
     "digits",
-    (Row("A_1 & co", "er", "uniform"), Row("A + B", "er", "sphere", "A_1 & co")),
+    (TableRow("A_1 & co", "er", "uniform"), TableRow("A + B", "er", "sphere", "A_1 & co")),
     {"40%": {}},
     (Measure("class_il"), Measure("average_forgetting")),
 )

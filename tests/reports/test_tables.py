@@ -9,9 +9,16 @@ import pytest
 from rich.console import Console
 
 from sphere_replay.reports.collection import FinishedRun
-from sphere_replay.reports.render import notes, to_json, to_markdown, to_rich, to_text
+from sphere_replay.reports.render import (
+    notes,
+    to_brief,
+    to_json,
+    to_markdown,
+    to_rich,
+    to_text,
+)
 from sphere_replay.reports.tables import Cell, Passes, fill, mean_passes
-from sphere_replay.runs.table import Measure, Published, Row, Spread, Table, Unit
+from sphere_replay.runs.table import Measure, Published, Spread, Table, TableRow, Unit
 
 
 def _run(method: str, column: str, seed: int, **metrics: float) -> FinishedRun:
@@ -23,7 +30,7 @@ def _table(**changes: Any) -> Table:
         "name": "demo",
         "title": "A demonstration",
         "preset": "digits",
-        "rows": (Row("ER", "er", "uniform"), Row("ER + SPHERE", "er", "sphere", "ER")),
+        "rows": (TableRow("ER", "er", "uniform"), TableRow("ER + SPHERE", "er", "sphere", "ER")),
         "columns": {"clean": {"noise": 0.0}, "40%": {"noise": 0.4}},
         "measures": (Measure("class_il"), Measure("cvar_02"), Measure("class_il", "min")),
         "published": {("ER", "clean", "class_il"): Published(43.4, 5.7)},
@@ -171,7 +178,7 @@ def test_rows_and_columns_without_runs_are_named_and_not_shown() -> None:
 
 
 def test_markdown_is_a_table_with_its_definitions() -> None:
-    table = _table(rows=(Row("a|b", "er", "uniform"),), columns={"clean": {}}, published={})
+    table = _table(rows=(TableRow("a|b", "er", "uniform"),), columns={"clean": {}}, published={})
     lines = to_markdown(table, fill(table, [])).splitlines()
     assert lines[2] == "| Method | Class-IL ↑ | CVaR_0.2 ↓ | Min. Class-IL ↑ |"
     assert lines[3] == "| --- | ---: | ---: | ---: |"
@@ -220,8 +227,24 @@ def test_runs_out_of_place_are_refused(runs: list[FinishedRun], message: str) ->
 
 def test_tables_that_contradict_themselves_are_refused() -> None:
     with pytest.raises(ValueError, match="baseline 'MIR' of 'ER'"):
-        _table(rows=(Row("ER", "er", "uniform", "MIR"),))
+        _table(rows=(TableRow("ER", "er", "uniform", "MIR"),))
     with pytest.raises(ValueError, match="published value but no cell"):
         _table(published={("ER", "clean", "bwt"): Published(1.0)})
     with pytest.raises(ValueError, match="unknown metric 'accuracy'"):
         Measure("accuracy")
+
+
+def test_brief_is_the_first_measure_with_its_gains() -> None:
+    heading, _, host, ours, _, note = to_brief(_table(), fill(_table(), _runs())).splitlines()
+    assert heading == "| Method | clean |"
+    assert host == "| ER | 40.0 |"
+    assert ours.startswith("| ER + SPHERE | 61.7 (+7.5 [")
+    assert "n = 3 seeds" in note
+    assert "gain over ER" in note
+
+
+def test_brief_counts_seeds_where_they_differ_and_names_no_baseline_that_is_not_there() -> None:
+    runs = [run for run in _runs() if run.method == "ER"]
+    runs.append(_run("ER", "40%", 0, class_il=0.2))
+    *_, note = to_brief(_table(), fill(_table(), runs)).splitlines()
+    assert note.endswith("mean over n = 1 to 3 seeds.")

@@ -219,7 +219,7 @@ def _with_backing(
     if recipe.control is Control.BACKING_PERMUTED:
         shares = permuted_within_classes(shares, labels, _given(generator, recipe, "backing"))
     a = recipe.agreement * (noise_strength(noise) if recipe.strength is Strength.NOISE else 1.0)
-    reported = replace(full, backing=shares, label_noise=noise, agreement=a)
+    reported = replace(full, backing=shares, label_noise=noise, agreement=a, votes=recipe.votes)
     if a == 0:
         return reported
     weights = full.weights * (1 - a + a * shares)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sphere_replay.coding.judge import Judge
+from sphere_replay.coding.grading import Grader
 from sphere_replay.coding.models import prompt_ids
 from sphere_replay.coding.problems import Problem
 from sphere_replay.coding.programs import extract_program
@@ -15,14 +15,14 @@ def accuracy(
     model: Any,
     tokenizer: Any,
     problems: Sequence[Problem],
-    judge: Judge,
+    grader: Grader,
     *,
     length: int,
     tokens: int = 8192,
 ) -> float:
     """Share of the problems whose greedy program passes the full suite."""
     programs = greedy_programs(model, tokenizer, problems, length=length, tokens=tokens)
-    solved = judge.solved(list(zip(problems, programs, strict=True)))
+    solved = grader.solved(list(zip(problems, programs, strict=True)))
     return sum(solved) / len(solved)
 
 

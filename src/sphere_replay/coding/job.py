@@ -11,13 +11,13 @@ import torch
 
 from sphere_replay.coding.config import CodingConfig
 from sphere_replay.coding.evaluation import accuracy
-from sphere_replay.coding.judge import Judge, VisibleReward, open_sandbox
-from sphere_replay.coding.models import load_policy, prompt_ids, with_adapters
+from sphere_replay.coding.grading import Grader, VisibleReward, open_sandbox
+from sphere_replay.coding.models import load_policy, prompt_ids
 from sphere_replay.coding.problems import Problem, digest
 from sphere_replay.coding.stages import build_stages, load_problems
 from sphere_replay.coding.tally import Tally
 from sphere_replay.extras import require
-from sphere_replay.language.models import BaseModel, trainable
+from sphere_replay.language.models import BaseModel, trainable, with_adapters
 from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.runs.job import AfterStep, check_device, diverged, ends_of_tasks
 from sphere_replay.runs.recording import moments_of
@@ -68,10 +68,15 @@ class CodingJob:
             "problems": digest(used.values()),
             "model": fingerprint(base.model.state_dict()),
         }
-        self._judge = Judge(sandbox)
-        self._reward = VisibleReward(self._judge, used)
-        adapted = with_adapters(base, config, generator_for(config.seed, "adapters"))
-        self.model = adapted.to(config.device)
+        self._grader = Grader(sandbox)
+        self._reward = VisibleReward(self._grader, used)
+        self.model = with_adapters(
+            base,
+            generator_for(config.seed, "adapters"),
+            rank=config.rank,
+            alpha=config.lora_alpha,
+            targets=lambda model: "all-linear",
+        ).to(config.device)
         self._trainable = trainable(self.model)
         self._initial: list[float] = []
         self._accuracy: list[list[float]] = []
@@ -232,7 +237,7 @@ class CodingJob:
         assert self._trainer is not None
         durations = self._durations(self._trainer, seconds)
         stage = self._updates[step][0]
-        self._tally.count(self._trainer.taken(), stage, self._judge)
+        self._tally.count(self._trainer.taken(), stage, self._grader)
         replay = self._trainer.replay
         metrics = replay.metrics()
         self._tally.add(metrics)
@@ -274,7 +279,7 @@ class CodingJob:
         """Full-suite accuracy of greedy programs on every stage, also on those to come."""
         length = self.config.max_completion
         return [
-            accuracy(self.model, self._tokenizer, stage.judged, self._judge, length=length)
+            accuracy(self.model, self._tokenizer, stage.judged, self._grader, length=length)
             for stage in self.stages
         ]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sphere_replay.coding.judge import Judge, Sampled
+from sphere_replay.coding.grading import Grader, Sampled
 from sphere_replay.runs.job import ReplayTally, ratio
 
 
@@ -21,10 +21,10 @@ class Tally(ReplayTally):
     programs: int = 0
     """Programs that the stream has sampled."""
 
-    def count(self, sampled: Sequence[Sampled], stage: int, judge: Judge) -> None:
+    def count(self, sampled: Sequence[Sampled], stage: int, grader: Grader) -> None:
         """Count an update's programs; the full suite is asked now, after they were learned from."""
         rewarded = [(one.problem, one.program) for one in sampled if one.rewarded]
-        solved = judge.solved(rewarded)
+        solved = grader.solved(rewarded)
         while len(self.rewarded) <= stage:
             self.rewarded.append(0)
             self.hollow.append(0)

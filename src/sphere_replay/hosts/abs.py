@@ -24,10 +24,10 @@ from sphere_replay.hosts.parts.mixture import (
     CONSTANTS,
     UNFINISHED,
     NoSplitError,
-    normalized,
+    in_unit_interval,
     split_in_two,
 )
-from sphere_replay.memory import AsymmetricBalanced
+from sphere_replay.memory import Insight
 from sphere_replay.replay import Draw
 from sphere_replay.storage.trees import State
 
@@ -85,9 +85,11 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         """Everything stored so far belongs to the past now."""
         super().start_task()
         self.task += 1
-        if isinstance(self.memory.admission, AsymmetricBalanced):
-            first = self.task * (self.parts.num_classes // self.parts.tasks)
-            self.memory.admission.first_class = first
+
+    def insight(self) -> Insight:
+        """Where the current task begins."""
+        size = self.parts.num_classes // self.parts.tasks
+        return Insight(first_class=max(self.task, 0) * size)
 
     def observe(self, batch: Batch) -> Step:
         """ER-ACE's update; then the memory is offered what the network found easy before it."""
@@ -130,7 +132,7 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
     def _stream_losses(self, batch: Batch) -> Tensor:
         """Of the images as they will be stored, over the columns that the stream may see."""
         logits = self._plain_logits(batch.images)
-        kept = self._rule(batch.labels, self._newest, logits.shape[1])
+        kept = self.options.mask_rule.columns(batch.labels, self._newest, logits.shape[1])
         masked = logits.masked_fill(~kept, MASKED)
         return F.cross_entropy(masked, batch.labels, reduction="none")
 
@@ -138,7 +140,7 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         """The mixture's verdict now; without one, or with too few to trust, all are trusted."""
         seen = self._appraise(self.memory["x"], self.memory["y"])
         try:
-            split = split_in_two(normalized(seen.losses))
+            split = split_in_two(in_unit_interval(seen.losses))
         except NoSplitError as error:
             self.note(f"an epoch of the memory fit trusted every label: {error}")
             return self._trust_all()

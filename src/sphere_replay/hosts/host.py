@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sphere_replay.errors import DivergenceError
 from sphere_replay.hosts.optimizers import Sgd, StreamOptimizer
 from sphere_replay.hosts.options import HostOptions
-from sphere_replay.memory import Memory
+from sphere_replay.memory import Insight, Memory
 from sphere_replay.replay import Draw, Engine
 from sphere_replay.runs.job import Costs
 from sphere_replay.scoring import (
@@ -205,7 +205,12 @@ class Host(ABC):
 
     def remember(self, batch: Batch, **fields: Tensor) -> None:
         """Offer a batch to the memory: images as they came, never augmented."""
-        self.memory.add(x=batch.images, y=batch.labels, true=batch.true_labels, **fields)
+        rows = {"x": batch.images, "y": batch.labels, "true": batch.true_labels, **fields}
+        self.memory.add(self.insight(), **rows)
+
+    def insight(self) -> Insight:
+        """What it knows of the rows it offers, for admissions that ask."""
+        return Insight()
 
     def state_dict(self) -> State:
         """Everything the next step depends on."""

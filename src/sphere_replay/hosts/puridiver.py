@@ -16,7 +16,7 @@ from torch import Tensor
 from sphere_replay.hosts.host import Batch, HostParts, Step, mislabelled
 from sphere_replay.hosts.options import HostOptions, share, switch
 from sphere_replay.hosts.parts.parted_fit import PartedFit, PartedFitOptions
-from sphere_replay.memory import Judgement, PurityDiversity
+from sphere_replay.memory import Insight, Judgement
 from sphere_replay.replay import Draw
 from sphere_replay.storage.trees import State
 
@@ -52,9 +52,7 @@ class PuriDivER(PartedFit):
             raise ValueError("joint_batch needs uniform draws: leave it off, or select_stream too")
         self._tasks = 0
         self._diversity = self.options.diversity
-        if isinstance(self.memory.admission, PurityDiversity):
-            self._head()  # a network without one is refused now, not when the memory is full
-            self.memory.admission.judge = self._judge
+        self._head()  # a network without one is refused now, not when the memory is full
 
     def start_task(self) -> None:
         """A new task begins."""
@@ -77,6 +75,10 @@ class PuriDivER(PartedFit):
         self._diversity = self.options.diversity * min(1.0, 1 / max(loss, 1e-12))
         self.remember(batch)
         return step
+
+    def insight(self) -> Insight:
+        """Its network judges what a full memory keeps."""
+        return Insight(judge=self._judge)
 
     def draw(self) -> Draw:
         """Memories to replay; uniformly, if the selection is for the fit alone."""

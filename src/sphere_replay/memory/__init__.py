@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from sphere_replay.memory.admission import Admission, Offer
+from sphere_replay.memory.admission import Admission, Insight, Judgement, Offer
 from sphere_replay.memory.asymmetric_balanced import AsymmetricBalanced
 from sphere_replay.memory.class_balanced import ClassBalanced
 from sphere_replay.memory.greedy_balanced import GreedyBalanced
 from sphere_replay.memory.memory import Memory
-from sphere_replay.memory.purity_diversity import Judgement, PurityDiversity
+from sphere_replay.memory.purity_diversity import PurityDiversity
 from sphere_replay.memory.reservoir import Reservoir
 
 ADMISSIONS: Mapping[str, Callable[[], Admission]] = {
@@ -22,6 +22,7 @@ __all__ = [
     "AsymmetricBalanced",
     "ClassBalanced",
     "GreedyBalanced",
+    "Insight",
     "Judgement",
     "Memory",
     "Offer",

@@ -1,12 +1,36 @@
 """What an admission policy is: it says which slot, if any, each offered row goes to."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from torch import Tensor
 
 from sphere_replay.storage.trees import State
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What a network says of n candidates."""
+
+    losses: Tensor
+    """`[n]`, of the stored label."""
+    features: Tensor
+    """`[n, d]`, before the classifier."""
+    head: Tensor
+    """`[C, d]`: the classifier's weights, which tell the dimensions that matter to a class."""
+    diversity: float
+    """In [0, 1], the share of similarity: score = (1 - share) z(loss) + share z(similarity)."""
+
+
+@dataclass(frozen=True)
+class Insight:
+    """What only the learner knows of the rows that it offers, for policies that ask."""
+
+    judge: Callable[[Mapping[str, Tensor]], Judgement] | None = None
+    """Judges candidates, stored and offered ones, `[n, ...]` per field of the memory."""
+    first_class: int = 0
+    """The first class of the current task."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +52,7 @@ class Offer:
     """K."""
     stored: Mapping[str, Tensor] = field(default_factory=dict)
     """What the filled slots hold now, `[filled, ...]` per field; to be read only."""
+    insight: Insight = field(default_factory=Insight)
 
 
 class Admission(Protocol):

@@ -18,7 +18,7 @@ class AsymmetricBalanced:
     """Asymmetric balanced sampling (Millunzi et al. 2024): reservoir odds, victims by their loss.
 
     While there is room every row is kept. Afterwards the n-th row gets in with probability K / n.
-    Its victim is of an earlier task (label < `first_class`) or of the current one, with
+    Its victim is of an earlier task (label < `Insight.first_class`) or of the current one, with
     probabilities as their shares of the slots; within the group, with losses moved to [0, 1]:
 
     - current task: proportional to the loss, because high losses are often wrong labels;
@@ -33,8 +33,6 @@ class AsymmetricBalanced:
 
     def __init__(self, label: str = "y") -> None:
         self.label = label
-        self.first_class = 0
-        """The first class of the current task; the host moves it on."""
 
     def place(self, offer: Offer) -> Tensor:
         """The slot of each row, decided one after the other."""
@@ -56,7 +54,7 @@ class AsymmetricBalanced:
             if filled < offer.capacity:
                 slot, filled = filled, filled + 1
             elif uniform < chance:
-                slot = victim(losses, labels < self.first_class, uniform / chance)
+                slot = victim(losses, labels < offer.insight.first_class, uniform / chance)
             if slot >= 0:
                 labels[slot] = offered[row].cpu()
                 losses[slot] = offer.fields[LOSS][row].cpu()
@@ -64,13 +62,13 @@ class AsymmetricBalanced:
         return torch.tensor(slots, dtype=torch.int64, device="cpu")
 
     def state_dict(self) -> State:
-        """The label's name, and where the current task begins."""
-        return {"label": self.label, "first_class": self.first_class}
+        """The label's name."""
+        return {"label": self.label}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a saved state of a policy with the same label field."""
-        check_policy(state, ("first_class",), label=self.label, policy=self.name)
-        self.first_class = state["first_class"]
+        """Check that the saved policy had the same label field."""
+        own = {name: value for name, value in state.items() if name != "first_class"}  # once kept
+        check_policy(own, (), label=self.label, policy=self.name)
 
 
 def victim(losses: Tensor, past: Tensor, uniform: float) -> int:

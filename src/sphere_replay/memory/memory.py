@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sphere_replay.memory.admission import Admission, Offer
+from sphere_replay.memory.admission import Admission, Insight, Offer
 from sphere_replay.memory.reservoir import Reservoir
 from sphere_replay.memory.rows import (
     check_names,
@@ -126,10 +126,11 @@ class Memory:
         """Now, for `changes` that are asked for later."""
         return Mark(self._writes, self._seen)
 
-    def add(self, **fields: Tensor) -> Tensor:
+    def add(self, insight: Insight | None = None, /, **fields: Tensor) -> Tensor:
         """Offer a batch of n rows, `[n, ...]` per field, in stream order.
 
-        The first call with any rows fixes the fields, their dtypes and row shapes.
+        The first call with any rows fixes the fields, their dtypes and row shapes. Some policies
+        ask for an `Insight` of the learner.
 
         Returns:
             The slot each row went to, int64 `[n]`; -1 if it was refused, or overwritten by a later
@@ -142,7 +143,7 @@ class Memory:
         if count == 0:
             return torch.empty(0, dtype=torch.int64, device=self.device)
         storage = self._storage or self._allocate(fields)
-        slots = self.admission.place(self._offer(fields, count))
+        slots = self.admission.place(self._offer(fields, count, insight or Insight()))
         self._writes += 1
         rows = (slots >= 0).nonzero().squeeze(1)
         if len(rows):
@@ -243,7 +244,7 @@ class Memory:
             self._versions[slots] = changes["versions"]
             self._write(self._storage, slots, torch.arange(len(slots)), fields)
 
-    def _offer(self, fields: Mapping[str, Tensor], count: int) -> Offer:
+    def _offer(self, fields: Mapping[str, Tensor], count: int, insight: Insight) -> Offer:
         uniforms = torch.empty(
             count if self.admission.draws else 0, dtype=torch.float64, device="cpu"
         )
@@ -255,6 +256,7 @@ class Memory:
             filled=self._filled,
             capacity=self.capacity,
             stored={name: self[name] for name in self._storage},
+            insight=insight,
         )
 
     def _grow(self, filled: int) -> None:

@@ -6,35 +6,15 @@ classes alone, so only the classes that lose any have to be judged, and each onc
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from sphere_replay.memory.admission import Offer
+from sphere_replay.memory.admission import Judgement, Offer
 from sphere_replay.memory.class_slots import offered_labels
 from sphere_replay.memory.state import check_policy
 from sphere_replay.storage.trees import State
-
-
-@dataclass(frozen=True, eq=False)
-class Judgement:
-    """What a network says of n candidates."""
-
-    losses: Tensor
-    """`[n]`, of the stored label."""
-    features: Tensor
-    """`[n, d]`, before the classifier."""
-    head: Tensor
-    """`[C, d]`: the classifier's weights, which tell the dimensions that matter to a class."""
-    diversity: float
-    """In [0, 1], the share of similarity: score = (1 - share) z(loss) + share z(similarity)."""
-
-
-Judge = Callable[[Mapping[str, Tensor]], Judgement]
-"""Judges candidates, `[n, ...]` per field of the memory."""
 
 
 class PurityDiversity:
@@ -42,8 +22,7 @@ class PurityDiversity:
 
     While there is room every row is kept. Then, of stored and offered rows together, one after the
     other leaves: always from the largest class (a random one of them, if they tie), and there the
-    row of the highest score, see `Judgement`. Its network judges through `judge`, which must be
-    set before the memory is full.
+    row of the highest score, see `Judgement`. Whoever offers rows to a full memory judges them.
     """
 
     name: ClassVar[str] = "purity-diversity"
@@ -51,7 +30,6 @@ class PurityDiversity:
 
     def __init__(self, label: str = "y") -> None:
         self.label = label
-        self.judge: Judge | None = None
 
     def place(self, offer: Offer) -> Tensor:
         """The slot of each row; stored rows that leave make room for the others."""
@@ -71,15 +49,16 @@ class PurityDiversity:
         excess = len(labels) - offer.capacity
         if excess <= 0:
             return torch.empty(0, dtype=torch.int64, device="cpu")
-        if self.judge is None:
+        judge = offer.insight.judge
+        if judge is None:
             raise ValueError(
-                f"{self.name} admission has nobody to judge examples: set its judge, or use it "
-                "with a host that does (puridiver)"
+                f"{self.name} admission has nobody to judge examples: offer them with "
+                "memory.add(Insight(judge=...), ...), or use a host that does (puridiver)"
             )
         losers = losing_classes(labels, offer.uniforms[:excess])
         losing = torch.tensor(sorted(set(losers)), device="cpu")
         candidates = torch.isin(labels, losing).nonzero().squeeze(1)
-        judgement = self.judge(_gathered(offer, candidates))
+        judgement = judge(_gathered(offer, candidates))
         return candidates[evictions(judgement, labels[candidates], losers)]
 
     def state_dict(self) -> State:

@@ -32,18 +32,19 @@ class Economy:
 
     Attributes:
         landmarks: Memories with two forwards at a rescoring, chosen uniformly.
-        longest: Draws between two rescorings at most; intervals double up to it, from `every` at
-            the start of a task.
+        shortest: Draws between a task's first two rescorings, if `every` is no less.
+        longest: Draws between two rescorings at most: up to it intervals double.
     """
 
     landmarks: int = 128
+    shortest: int = 4
     longest: int = 32
 
     def __post_init__(self) -> None:
-        if min(self.landmarks, self.longest) < 1:
+        if min(self.landmarks, self.shortest, self.longest) < 1:
             raise ValueError(
-                "an economical schedule has at least 1 landmark, and a longest interval of at "
-                f"least 1, got {self}"
+                "an economical schedule has at least 1 landmark, and intervals of at least 1 draw, "
+                f"got {self}"
             )
 
 

@@ -17,7 +17,7 @@ from sphere_replay.replay.weighing import Weigher
 from sphere_replay.scoring import Scores
 from sphere_replay.storage.trees import State
 
-Watch = Callable[[Scorer], None]
+Onlooker = Callable[[Scorer], None]
 """Told, before a draw by fresh weights, how memories are scored; it must change nothing."""
 
 
@@ -74,13 +74,16 @@ class Engine:
         selection = selection or Uniform()
         self.memory = memory
         every = selection.every if every is None else every
-        self.schedule = Schedule(every, pool, None if economy is None else economy.longest)
+        if economy is None:
+            self.schedule = Schedule(every, pool)
+        else:
+            self.schedule = Schedule(min(every, economy.shortest), pool, economy.longest)
         self.weigher = Weigher(selection, generator)
         self.replacement = replacement
         self.unit_mass = unit_mass
         self.seconds = 0.0
         """Spent on scoring and weighing so far."""
-        self.watch: Watch | None = None
+        self.watch: Onlooker | None = None
         """Whoever looks on, such as a recorder."""
         self._generator = generator
         self._economy = economy

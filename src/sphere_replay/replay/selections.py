@@ -73,6 +73,10 @@ class Selection(Protocol):
         ...
 
 
+MEMBERS = ("needs_scores", "needs_features", "needs_increments", "every", "weigh")
+"""What makes a selection of an object."""
+
+
 @dataclass(frozen=True)
 class Uniform:
     """Experience replay: every memory alike."""

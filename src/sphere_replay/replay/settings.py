@@ -15,6 +15,7 @@ from sphere_replay.memory import Memory
 from sphere_replay.replay.economy import Economy
 from sphere_replay.replay.engine import Engine
 from sphere_replay.replay.selections import (
+    MEMBERS,
     SELECTIONS,
     Selection,
     SphereSelection,
@@ -27,11 +28,8 @@ else:
     Select = str  # what parsers of command lines read it as
 
 SCHEDULES = ("published", "economical")
-ECONOMICAL = ("schedule", "landmarks", "longest")
+ECONOMICAL = ("schedule", "landmarks", "shortest", "longest")
 """Settings of the economical schedule."""
-
-_MEMBERS = ("needs_scores", "needs_features", "needs_increments", "every", "weigh")
-"""What makes a selection of an object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +92,7 @@ class ReplaySettings:
             if self.select not in names:
                 raise ConfigError(unknown("selection", self.select, names))
         elif not isinstance(self.select, Sphere):
-            lacking = [name for name in _MEMBERS if not hasattr(self.select, name)]
+            lacking = [name for name in MEMBERS if not hasattr(self.select, name)]
             if isinstance(self.select, type) or lacking:
                 without = f", which has no {', '.join(lacking)}" if lacking else ""
                 raise ConfigError(
@@ -145,7 +143,7 @@ class ReplaySettings:
         if isinstance(self.select, str):
             return self.select == "sphere-calibrated"
         recipe = getattr(self.select, "recipe", self.select)
-        return isinstance(recipe, Sphere) and recipe.agreement > 0
+        return bool(getattr(recipe, "agreement", 0.0) > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +162,10 @@ class ScheduledSettings(ReplaySettings):
     """`published` scores all candidates at every rescoring, `economical` as few as it can."""
     landmarks: int = Economy.landmarks
     """Memories that an economical rescoring passes forward twice."""
+    shortest: int = Economy.shortest
+    """Replays between the first economical rescorings of a task, or `every` if that is less."""
     longest: int = Economy.longest
-    """Most replays between economical rescorings; the first of a task are `every` apart."""
+    """Replays between economical rescorings at most: up to it intervals double."""
 
     @property
     def drawn_from(self) -> dict[str, int]:
@@ -184,7 +184,7 @@ class ScheduledSettings(ReplaySettings):
         if self.schedule not in SCHEDULES:
             raise ConfigError(unknown("schedule", self.schedule, SCHEDULES))
         try:
-            Economy(self.landmarks, self.longest)
+            Economy(self.landmarks, self.shortest, self.longest)
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
@@ -193,7 +193,7 @@ class ScheduledSettings(ReplaySettings):
         """The numbers of the economical schedule, where it is chosen."""
         if self.schedule == "published":
             return None
-        return Economy(self.landmarks, self.longest)
+        return Economy(self.landmarks, self.shortest, self.longest)
 
     @property
     def idle(self) -> tuple[str, ...]:

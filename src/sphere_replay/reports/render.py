@@ -62,6 +62,24 @@ def to_markdown(table: Table, cells: Sequence[Cell], passes: MethodPasses = NO_P
     return "\n".join([f"**{table.title}**", "", *lines, "", *remarks]) + "\n"
 
 
+def to_brief(table: Table, cells: Sequence[Cell]) -> str:
+    """The first measure alone, with paired gains, for a document that says the rest."""
+    measure = table.measures[0]
+    found = {(c.method, c.column): c for c in cells if c.metric == measure.name}
+    methods, columns = shown_places(table, list(found.values()))
+    rows = [["Method", *columns], ["---", *["---:"] * len(columns)]]
+    for method in methods:
+        texts = [_brief_text(found[method, column], table.unit) for column in columns]
+        rows.append([method.replace("|", "\\|"), *texts])
+    counts = _counts(list(found.values()))
+    seeds = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
+    note = f"{measure.title}, mean over n = {seeds} seeds"
+    baselines = dict.fromkeys(row.baseline for row in table.rows if row.method in methods)
+    if others := [name for name in baselines if name]:
+        note += f"; in parentheses the paired gain over {' or '.join(others)} with its 95% interval"
+    return "\n".join([*("| " + " | ".join(row) + " |" for row in rows), "", note + "."]) + "\n"
+
+
 def to_rich(table: Table, cells: Sequence[Cell], passes: MethodPasses = NO_PASSES) -> "RichTable":
     """The table for a terminal; needs rich, which the `report` extra brings."""
     from rich.table import Table as RichTable
@@ -201,6 +219,14 @@ def _cell_texts(cell: Cell, unit: Unit, show_count: bool) -> list[str]:
     if cell.published_gain is not None:
         lines.append(f"paper's gain {cell.published_gain:+.{digits}f}")
     return lines
+
+
+def _brief_text(cell: Cell, unit: Unit) -> str:
+    digits = 1 if unit is Unit.PERCENT else 3
+    text = value_text(cell.mean, None, digits)
+    if cell.paired_gain is None:
+        return text
+    return f"{text} ({gain_text(cell.paired_gain, cell.ci95, digits)})"
 
 
 def _passes_texts(passes: Passes) -> list[str]:

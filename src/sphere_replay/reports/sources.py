@@ -5,16 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.codebase import Code
 from sphere_replay.config import Pair
 from sphere_replay.errors import ConfigError, DataError, UsageError
-from sphere_replay.reports.collection import FinishedRun, from_entries, load_collection
+from sphere_replay.reports.collection import FinishedRun, from_entries, load_collection, made_by
 from sphere_replay.runs import domains
 from sphere_replay.runs.experiment import SUFFIX, load_experiment
 from sphere_replay.runs.folder import RunFolder
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.metrics import METRICS
-from sphere_replay.runs.table import SMALL, Measure, Row, Table
-from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, runs_of, seeds_of
+from sphere_replay.runs.table import SMALL_ENDING, Measure, Table, TableRow
+from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, nothing_of, runs_of, seeds_of
 
 _BY_CHANCE = ("seed", "order")
 _OWN_PLACES = ("host", "select", "noise", *_BY_CHANCE)
@@ -37,6 +38,8 @@ class Comparison:
     """A saved configuration of each method, where runs come from folders."""
     folders: Sequence[Path] = ()
     """Of the runs, in their order; none for saved results."""
+    made_by: Sequence[Code | None] = ()
+    """The code behind each run, where that is known."""
 
 
 def read_sources(paths: Sequence[Path], runs_in: Path = Path("runs")) -> list[Comparison]:
@@ -76,10 +79,16 @@ def _of_experiment(path: Path, runs_in: Path) -> list[Comparison]:
     places = [run_folder(run.config, runs_in) for run in wanted]
     made = [(run, place) for run, place in zip(wanted, places, strict=True) if place.finished]
     if not made:
-        return []
-    runs = [FinishedRun(r.method, r.column, r.config.pair, place.results) for r, place in made]
-    command = f"sphere sweep {path} --out {runs_in}"
-    return [Comparison(table, runs, str(path), command, folders=[place.path for _, place in made])]
+        raise nothing_of(wanted, runs_in, f"sphere sweep {path} --out {runs_in}")
+    comparison = Comparison(
+        table,
+        [FinishedRun(r.method, r.column, r.config.pair, place.results) for r, place in made],
+        origin=str(path),
+        command=f"sphere sweep {path} --out {runs_in}",
+        folders=[place.path for _, place in made],
+        made_by=[place.made_by for _, place in made],
+    )
+    return [comparison]
 
 
 def _of_collection(path: Path) -> Comparison | None:
@@ -98,7 +107,8 @@ def _of_collection(path: Path) -> Comparison | None:
         raise DataError(f"{path} is damaged: {error!r}") from error
     settings = {k: v for k, v in saved.protocol.items() if k != "preset"}
     origin = f"{path}, development seeds" if development else str(path)
-    return Comparison(table, runs, origin, saved.command, settings)
+    codes = made_by(saved.runs)
+    return Comparison(table, runs, origin, saved.command, settings, made_by=codes)
 
 
 def _table_of(name: str, runs: Sequence[FinishedRun]) -> Table:
@@ -107,17 +117,20 @@ def _table_of(name: str, runs: Sequence[FinishedRun]) -> Table:
     if name in known:
         return known[name]
     try:
-        return domains.table_named(name.removesuffix(SMALL), small=name.endswith(SMALL))
+        small = name.endswith(SMALL_ENDING)
+        return domains.table_named(name.removesuffix(SMALL_ENDING), small=small)
     except ConfigError:
         methods = {run.method: run.method.partition(" + ")[0] for run in runs}
         rows = [
-            Row(method, host, "", host if host != method and host in methods else None)
+            TableRow(method, host, "", host if host != method and host in methods else None)
             for method, host in methods.items()
         ]
         return _made_table(name, name, rows, runs)
 
 
-def _made_table(name: str, preset: str, rows: Sequence[Row], runs: Sequence[FinishedRun]) -> Table:
+def _made_table(
+    name: str, preset: str, rows: Sequence[TableRow], runs: Sequence[FinishedRun]
+) -> Table:
     measured = set().union(*(run.results["metrics"] for run in runs))
     measures = tuple(Measure(metric) for metric in METRICS if metric in measured)
     columns: dict[str, dict[str, Any]] = {run.column: {} for run in runs}
@@ -159,10 +172,18 @@ def _of_group(name: str, members: Sequence[tuple[Path, Mapping[str, Any]]]) -> C
         _made_table(name, name, rows, runs_by_column),
         runs,
         origin=", ".join(dict.fromkeys(places)),
-        command=f"sphere run {name.split(',')[0]} --host HOST --select SELECTION --seed SEED",
+        command=_repeating(name, members[0][0]),
         configs=configs,
         folders=[folder for folder, _ in members],
+        made_by=[RunFolder(folder).made_by for folder, _ in members],
     )
+
+
+def _repeating(name: str, folder: Path) -> str:
+    preset = name.partition(",")[0]
+    if preset in domains.all_presets():
+        return f"sphere run {preset} --host HOST --select SELECTION --seed SEED"
+    return f"sphere run {folder}/config.json --seed SEED"
 
 
 def _method_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -183,13 +204,13 @@ def _method_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     return names
 
 
-def _row(method: str, configs: Mapping[str, Mapping[str, Any]]) -> Row:
+def _row(method: str, configs: Mapping[str, Mapping[str, Any]]) -> TableRow:
     config = configs[method]
     _, comma, rest = method.partition(", ")
     host = config["host"]
     candidates = (f"{host}{comma}{rest}", host)
     found = [each for each in candidates if each in configs and each != method]
-    return Row(method, host, config["select"], found[0] if found else None)
+    return TableRow(method, host, config["select"], found[0] if found else None)
 
 
 def _column_of(config: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from sphere_replay.config import Pair
 from sphere_replay.reports.collection import FinishedRun
 from sphere_replay.reports.statistics import mean, paired_difference, standard_deviation
-from sphere_replay.runs.table import Measure, Published, Row, Table
+from sphere_replay.runs.table import Measure, Published, Table, TableRow
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def agreements(table: Table, cells: Iterable[Cell]) -> list[Agreement]:
 
 def _cell(
     table: Table,
-    row: Row,
+    row: TableRow,
     column: str,
     measure: Measure,
     ours: Mapping[Pair, float],
@@ -169,7 +169,7 @@ def _cell(
     )
 
 
-def _published_gain(table: Table, row: Row, column: str, measure: Measure) -> float | None:
+def _published_gain(table: Table, row: TableRow, column: str, measure: Measure) -> float | None:
     """Improvement over the baseline in the paper, positive is better; of means only."""
     if row.baseline is None or measure.over_runs != "mean":
         return None

@@ -32,7 +32,7 @@ from sphere_replay.errors import ConfigError, UserError, unknown
 from sphere_replay.plugging import load
 from sphere_replay.runs.metrics import METRICS
 from sphere_replay.runs.settings import spelled_out
-from sphere_replay.runs.table import Measure, PublishedCells, Row, Spread, Table, Unit, by_cell
+from sphere_replay.runs.table import Measure, PublishedCells, Spread, Table, TableRow, Unit, by_cell
 from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, EVALUATION_SEEDS
 
 SUFFIX = ".toml"
@@ -42,7 +42,7 @@ _KEYS = (
     *("name", "title", "preset", "paper_preset", "measures", "spread", "unit", "orders"),
     *("seeds", "development", "plugins", "settings", "columns", "rows", "grid"),
 )
-_ROW_KEYS = (*(entry.name for entry in fields(Row)), "published")
+_ROW_KEYS = (*(entry.name for entry in fields(TableRow)), "published")
 _ONE_COLUMN: dict[str, Any] = {"all": {}}
 
 Value = TypeVar("Value")
@@ -85,7 +85,7 @@ def _table(stem: str, content: Mapping[str, Any]) -> Table:
         column: spelled_out(_as(f"column {column!r}", settings, dict))
         for column, settings in _taken(content, "columns", dict, _ONE_COLUMN).items()
     }
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     published: PublishedCells = {}
     for number, saved in enumerate(_taken(content, "rows", list), 1):
         row = _row(f"row {number}", _as(f"row {number}", saved, dict))
@@ -116,10 +116,10 @@ def _table(stem: str, content: Mapping[str, Any]) -> Table:
     )
 
 
-def _row(place: str, saved: Mapping[str, Any]) -> Row:
+def _row(place: str, saved: Mapping[str, Any]) -> TableRow:
     _check_keys(f"key of {place}", saved, _ROW_KEYS)
     try:
-        return Row(
+        return TableRow(
             method=_taken(saved, "method", str),
             host=_taken(saved, "host", str, "er"),
             select=_taken(saved, "select", str, "uniform"),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sphere_replay.runs.metrics import METRICS, Metric
 
-SMALL = "-small"
+SMALL_ENDING = "-small"
 """How the names of presets and tables at a smaller scale end."""
 
 ABSENT = "--"
@@ -78,7 +78,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A method of a table and how to run it."""
 
     method: str
@@ -103,7 +103,7 @@ class Table:
     name: str
     title: str
     preset: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     columns: Columns
     """Column names with the settings they stand for."""
     measures: tuple[Measure, ...]
@@ -162,9 +162,9 @@ class Table:
 
     def small(self) -> "Table":
         """The table of the `-small` preset, under a name of its own."""
-        table = self.with_preset(self.preset + SMALL)
+        table = self.with_preset(self.preset + SMALL_ENDING)
         title = f"{self.title}, preset {table.preset}"
-        return replace(table, name=self.name + SMALL, title=title)
+        return replace(table, name=self.name + SMALL_ENDING, title=title)
 
     def narrowed(self, methods: Iterable[str], columns: Iterable[str]) -> "Table":
         """The part of the table with the given rows and columns, in the given order."""

@@ -26,7 +26,7 @@ Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Inputs `[n, ...]` to features `[n, d]` and logits `[n, C]`."""
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Logits `[n, C]` and targets `[n, ...]` to one loss per example `[n]`."""
-Batch = TypeVar("Batch")
+BatchT = TypeVar("BatchT")
 """Whatever a caller's `evaluate` takes."""
 Evaluated = tuple[Tensor | None, Tensor]
 """Features `[n, d]`, where they are wanted, and losses `[n]` of a batch."""
@@ -147,8 +147,8 @@ def score(
 
 def score_batches(
     model: nn.Module,
-    batches: Sequence[Batch],
-    evaluate: Callable[[Batch], Evaluated],
+    batches: Sequence[BatchT],
+    evaluate: Callable[[BatchT], Evaluated],
     *,
     lr: float | None,
     optimizer: torch.optim.Optimizer | None = None,
@@ -171,8 +171,8 @@ def score_batches(
 def _score(
     model: nn.Module,
     step: VirtualStep | None,
-    batches: Sequence[Batch],
-    evaluate: Callable[[Batch], Evaluated],
+    batches: Sequence[BatchT],
+    evaluate: Callable[[BatchT], Evaluated],
     mode: Literal["eval", "train"],
     refresh: Callable[[], None] | None = None,
 ) -> Scores:
@@ -201,8 +201,8 @@ def _score(
 
 
 def _pass(
-    batches: Sequence[Batch],
-    evaluate: Callable[[Batch], Evaluated],
+    batches: Sequence[BatchT],
+    evaluate: Callable[[BatchT], Evaluated],
     refresh: Callable[[], None] | None,
 ) -> Evaluated:
     """Features `[m, d]` and losses `[m]` of one forward over the batches, without gradients."""

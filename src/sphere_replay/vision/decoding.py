@@ -55,8 +55,13 @@ def split_from_hub(spec: DatasetSpec, split: str) -> OpenSplit:
     return OpenSplit(rows, len(rows), origin)
 
 
-def decode(split: OpenSplit, spec: DatasetSpec, *, progress: bool) -> tuple[Tensor, Tensor]:
-    """Images uint8 `[n, c, h, w]` and labels int64 `[n]`; grey and palette images are converted."""
+def decode(
+    split: OpenSplit, spec: DatasetSpec, *, progress: bool, square: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Images uint8 `[n, c, h, w]` and labels int64 `[n]`; grey and palette images are converted.
+
+    Where `square` says a side, they are cut square around their centres and scaled to it.
+    """
     numpy = require("numpy", "vision")
     channels, height, width = spec.shape
     mode = "L" if channels == 1 else "RGB"
@@ -70,6 +75,8 @@ def decode(split: OpenSplit, spec: DatasetSpec, *, progress: bool) -> tuple[Tens
             for image, label in zip(
                 chunk[spec.image_column], chunk[spec.label_column], strict=True
             ):
+                if square is not None:
+                    image = require("PIL.ImageOps", "vision").fit(image, (square, square))
                 if image.size != (width, height):
                     raise DataError(
                         f"image {done} of {split.origin} is {image.width} x {image.height} "

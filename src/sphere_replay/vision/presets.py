@@ -5,6 +5,7 @@ from typing import Any
 
 from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.replay.selections import CALIBRATED_EVERY
+from sphere_replay.runs.table import SMALL_ENDING
 from sphere_replay.vision.config import OF_ENCODERS, VisionConfig
 
 Settings = dict[str, Any]
@@ -78,7 +79,7 @@ FROZEN: dict[str, Settings] = {
 """What `-frozen` presets have instead: whole streams that a CPU runs in minutes, because features
 of a pretrained encoder are learnt from instead of images. The rate is that of MNIST's MLP."""
 
-VARIANTS = {"-small": SMALL, "-frozen": FROZEN}
+VARIANTS = {SMALL_ENDING: SMALL, "-frozen": FROZEN}
 """Endings of presets, with what they change."""
 
 MIR_POOL = {"cifar10": 96, "cifar100": 160}
@@ -142,7 +143,7 @@ def resolve(
     }
     if ending:
         settings |= VARIANTS[ending][dataset]
-    if ending == "-small":
+    if ending == SMALL_ENDING:
         settings["options"] = settings.get("options", {}) | SMALL_FITS.get(host, {})
     if overrides.get("optimizer", VisionConfig.optimizer) != VisionConfig.optimizer:
         settings["lr"] = ADAPTIVE_RATE

@@ -9,7 +9,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from sphere_replay.hosts.parts import mixture
-from sphere_replay.hosts.parts.mixture import NoSplitError, normalized, split_in_two
+from sphere_replay.hosts.parts.mixture import NoSplitError, in_unit_interval, split_in_two
 from sphere_replay.hosts.parts.partition import LEAST, partition
 
 
@@ -103,8 +103,8 @@ def test_numbers_that_are_none_are_refused(bad: float) -> None:
 
 
 def test_normalizing_leaves_equal_values_at_zero() -> None:
-    assert normalized(torch.tensor([2.0, 4.0, 3.0])).tolist() == [0.0, 1.0, 0.5]
-    assert normalized(torch.full((3,), 7.0)).tolist() == [0.0] * 3
+    assert in_unit_interval(torch.tensor([2.0, 4.0, 3.0])).tolist() == [0.0, 1.0, 0.5]
+    assert in_unit_interval(torch.full((3,), 7.0)).tolist() == [0.0] * 3
 
 
 # Partition.

@@ -135,5 +135,5 @@ def test_problems_are_numbered_by_first_appearance() -> None:
     assert named.rows == (0, 1, 2)
     assert len(named) == 3
     other = Problems.of(problems(3, passes=1), "id")
-    assert other.fingerprint == named.fingerprint
-    assert Problems.of(problems(4), "id").fingerprint != named.fingerprint
+    assert other.digest == named.digest
+    assert Problems.of(problems(4), "id").digest != named.digest

@@ -1,1 +1,1 @@
-"""One module per `sphere` command, each with SUMMARY, add_arguments(parser) and run(arguments)."""
+"""One module per `sphere` command, each with add_arguments(parser) and run(arguments)."""

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from sphere_replay.cli.options import (
     add_table_options,
-    nothing_of,
     table_from,
     table_words,
     warn_of_others,
@@ -56,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
     parser.add_argument("--markdown", action="store_true", help="as Markdown")
+    parser.add_argument(
+        "--brief", action="store_true", help="as Markdown, one measure with its paired gains"
+    )
     parser.add_argument("--latex", action="store_true", help="as LaTeX, in booktabs style")
     parser.add_argument("--csv", action="store_true", help="as comma-separated values, one a line")
 
@@ -69,11 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
         to_entries,
     )
     from sphere_replay.reports.publishing import to_csv, to_latex
-    from sphere_replay.reports.render import to_json, to_markdown
+    from sphere_replay.reports.render import to_brief, to_json, to_markdown
     from sphere_replay.reports.tables import fill, mean_passes
     from sphere_replay.runs.table_runs import (
         DEVELOPMENT_SEEDS,
         EVALUATION_SEEDS,
+        nothing_of,
         runs_of,
         seeds_of,
     )
@@ -117,6 +120,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(to_json(table, cells, passes)))
     elif arguments.markdown:
         print(to_markdown(table, cells, passes))
+    elif arguments.brief:
+        print(to_brief(table, cells), end="")
     elif arguments.latex:
         print(to_latex(table, cells), end="")
     elif arguments.csv:

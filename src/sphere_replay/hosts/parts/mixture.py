@@ -44,7 +44,7 @@ class Split:
         return self.low > 0.5
 
 
-def normalized(values: Tensor) -> Tensor:
+def in_unit_interval(values: Tensor) -> Tensor:
     """Values `[n]` moved to [0, 1] by their least and largest; all 0 if these are equal."""
     low, high = values.aminmax()
     return (values - low) / (high - low) if high > low else torch.zeros_like(values)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sphere_replay.hosts.parts.mixture import NoSplitError, Split, normalized, split_in_two
+from sphere_replay.hosts.parts.mixture import NoSplitError, Split, in_unit_interval, split_in_two
 
 LEAST = 3
 """Examples that a part must have to be learned from."""
@@ -34,7 +34,7 @@ def partition(losses: Tensor, logits: Tensor) -> Partition:
         NoSplitError: if there are no groups to be found, or one of them has fewer than three
             examples.
     """
-    by_loss = _split(normalized(losses), "losses")
+    by_loss = _split(in_unit_interval(losses), "losses")
     clean = by_loss.is_low.nonzero().squeeze(1)
     doubtful = (~by_loss.is_low).nonzero().squeeze(1)
     if len(clean) < LEAST:

@@ -69,6 +69,6 @@ class Problems:
         return cls(tuple(first), tuple(first.values()), numbers)
 
     @property
-    def fingerprint(self) -> str:
+    def digest(self) -> str:
         """SHA-256 of the names in order: saved replay belongs to these problems."""
         return hashlib.sha256(json.dumps(self.names).encode()).hexdigest()

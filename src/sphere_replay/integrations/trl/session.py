@@ -135,14 +135,14 @@ class GroupReplay:
                 purpose: generator.get_state() for purpose, generator in self._generators.items()
             },
             "embeddings": None if self.embeddings is None else self.embeddings.clone(),
-            "problems": self.problems.fingerprint,
+            "problems": self.problems.digest,
             "costs": dict(self.costs),
             "noted": {name: list(each) for name, each in self._noted.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken, on the same problems."""
-        if state["problems"] != self.problems.fingerprint:
+        if state["problems"] != self.problems.digest:
             raise ValueError(
                 "the saved replay belongs to another training set: its problems, or their order, "
                 "are different; resume with the training set it was saved with"

@@ -33,7 +33,7 @@ def open_sandbox(config: CodingConfig, verdicts: Path | None) -> Sandbox:
         ) from error
 
 
-class Judge:
+class Grader:
     """Runs programs against their problems' tests; equal ones of a batch are run once."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -76,8 +76,8 @@ class VisibleReward:
 
     __name__ = "visible_reward"  # how TRL calls it in its logs
 
-    def __init__(self, judge: Judge, problems: Mapping[str, Problem]) -> None:
-        self._judge = judge
+    def __init__(self, grader: Grader, problems: Mapping[str, Problem]) -> None:
+        self._grader = grader
         self._problems = problems
         self._sampled: list[Sampled] = []
         self.seconds = 0.0
@@ -88,7 +88,7 @@ class VisibleReward:
         programs = [extract_program(text_of(completion)) for completion in completions]
         problems = [self._problems[name] for name in id]
         start = time.perf_counter()
-        rewards = self._judge.rewards(list(zip(problems, programs, strict=True)))
+        rewards = self._grader.rewards(list(zip(problems, programs, strict=True)))
         self.seconds += time.perf_counter() - start
         self._sampled += map(Sampled, problems, programs, rewards)
         return [float(reward) for reward in rewards]
