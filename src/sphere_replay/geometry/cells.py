@@ -84,7 +84,7 @@ class Cells:
             near = torch.zeros(len(self), len(self), dtype=torch.bool, device=self.points.device)
             most = min(len(self), 1 + 4 * pairs * len(self) // len(self.points))
             centers = self.centers.to(accumulation_dtype(self.centers.device))
-            for rows in torch.arange(len(self), device=near.device).split(256):
+            for rows in torch.split(torch.arange(len(self), device=near.device), 256):
                 costs = costs_between(centers[rows], centers, root=False)
                 order = costs.topk(most, dim=1, largest=False).indices
                 sizes = self.sizes[order]

@@ -88,7 +88,7 @@ class Far:
         """Σ_j K_ij over all far j, of some places `[n]`."""
         found = torch.empty(len(places), device=places.device)
         own = self._cells.cell_of[places]
-        for cell in own.unique():
+        for cell in torch.unique(own):
             seen = self.look(cell[None])
             here = own == cell
             inside = places[here] - self._cells.spans[int(cell)].start

@@ -121,10 +121,10 @@ class CellGeometry:
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
         """`[len(neighbors), n]`: exact, of all memories while these are few, then of a sample."""
         columns = [min(k, self.size - 1) for k in neighbors]
-        everybody, most = self.cells.points.split(_SEARCH_COLUMNS), max(columns) + 1
+        everybody, most = torch.split(self.cells.points, _SEARCH_COLUMNS), max(columns) + 1
         sample = self._evenly(self.size if self.size <= _ALL_SEARCHED else _SEARCHED)
         found = []
-        for places in sample.split(_SEARCH_ROWS):
+        for places in torch.split(sample, _SEARCH_ROWS):
 
             def nearest(part: Tensor, places: Tensor = places) -> Tensor:
                 return smallest(self._rows(places, part), min(most, len(part)))
