@@ -55,7 +55,6 @@ class CellGeometry:
     Args:
         source: Points whose pairwise distances are the costs.
         pairs: How many memories near each one are exact; `PAIRS` unless given.
-        cells: Cells to use; found anew unless given.
         seed: Of the sample that cells are found by, and of nothing else.
     """
 
@@ -64,12 +63,11 @@ class CellGeometry:
         source: PointSource,
         pairs: int | None = None,
         *,
-        cells: Cells | None = None,
         seed: int = 0,
     ) -> None:
         self._root = source.root
         self._pairs = PAIRS if pairs is None else pairs
-        self.cells = cells or Cells(source.points, torch.Generator().manual_seed(seed))
+        self.cells = Cells(source.points, torch.Generator().manual_seed(seed))
         self.size = len(self.cells.points)
         """Number of memories m."""
         self.dtype = self.cells.points.dtype
@@ -224,7 +222,8 @@ class CellGeometry:
         else:
             exponents = torch.addmm(lengths[1] / -eps, left, right.T, alpha=2 / eps)
             exponents.sub_(lengths[0][:, None] / eps)
-        if sum(map(math.sqrt, longest)) ** 2 > -LEAST_EXPONENT * eps:  # and so of the root
+        furthest = sum(map(math.sqrt, longest))
+        if (furthest if self._root else furthest**2) > -LEAST_EXPONENT * eps:
             exponents.clamp_(LEAST_EXPONENT, 0)
         return exponents.exp_()
 
@@ -269,15 +268,8 @@ class SparseGeometry(CellGeometry):
 class LowRankGeometry(CellGeometry):
     """A memory's own cell exactly, all others by moments: for wide kernels."""
 
-    def __init__(
-        self,
-        source: PointSource,
-        pairs: int | None = 0,
-        *,
-        cells: Cells | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(source, pairs, cells=cells, seed=seed)
+    def __init__(self, source: PointSource, pairs: int | None = 0, *, seed: int = 0) -> None:
+        super().__init__(source, pairs, seed=seed)
 
     def _planned(self, eps: float) -> Plan:
         found = self._plan_of([self.cells.near(self._pairs)], eps * self.unit)
