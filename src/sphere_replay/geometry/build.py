@@ -92,6 +92,7 @@ def build_geometry(
         size += f"; {held >> 20} of {budget >> 20} MiB for their distances"
         name = "dense" if dense else "tiled"
     elif isinstance(source, PointSource):
+        source.sharpen_all()  # gives back the copy that fast distances would take
         geometry, name = _APPROXIMATE[kind](source), str(kind)
     else:
         raise ValueError(f"{kind} geometries put points into cells, and {distance} has none")
