@@ -69,7 +69,9 @@ class Moments:
 
     def batches(self) -> list[Tensor]:
         """All cells, a few adjacent ones at a time."""
-        return list(torch.arange(len(self.length), device=self.length.device).split(TOGETHER))
+        return list(
+            torch.split(torch.arange(len(self.length), device=self.length.device), TOGETHER)
+        )
 
     def along(self, cells: Cells, rows: Tensor) -> Tensor:
         """E_b (c_a - c_b) of the given a and all b, `[n, c, r]`."""
