@@ -76,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.runs.table_runs import (
         DEVELOPMENT_SEEDS,
         EVALUATION_SEEDS,
+        namesakes,
         nothing_of,
         runs_of,
         seeds_of,
@@ -89,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
         entries, place = to_entries(wanted, arguments.runs), arguments.runs
         if not entries:
             raise nothing_of(wanted, place, f"{command} --out {place}")
+        if hint := namesakes(wanted, place):
+            print(f"sphere: runs are missing in {place}; {hint}", file=sys.stderr)
     elif settings or arguments.preset:
         raise UsageError("--preset, --set, --limit and --device find run folders: give --runs DIR")
     else:
