@@ -146,21 +146,22 @@ class Far:
         slope, bend = sloped.sum(dim=1), bent.sum(dim=1)
         slopes = 2 * (sloped @ centers - slope[:, None] * own)
         slopes -= 2 * (sloped * reach.slope) @ moments.skew
-        widths = (bent[:, :, None] * moments.along(cells, batch)).flatten(1)
-        turned = widths @ moments.factors.reshape(-1, centers.shape[1])
+        widths = moments.along(cells, batch).mul_(bent[:, None]).flatten(1)
+        turned = widths @ moments.factors.flatten(0, 1)
         common = bent * moments.share
         apart = common.sum(dim=1, keepdim=True) * own - common @ centers
         steepness = slopes + 2 * (turned + apart @ moments.common)
         # How slopes spread: along each cell's own directions, and in all others for the batch.
         ratio = float(bend.sum() / slope.sum().clamp(min=_TINY))
         damped = centers - ratio * centers @ moments.covariance
-        basis = torch.nn.functional.normalize(moments.factors[batch], dim=2, eps=_TINY)
-        along = torch.einsum("cd,nrd->ncr", damped, basis)
-        along -= torch.einsum("nd,nrd->nr", damped[batch], basis)[:, None]
-        along *= 2 * reach.slope[..., None]
-        middle = (share[:, None] @ along)[:, 0]
-        inside = (share[:, :, None] * along).transpose(1, 2) @ along
-        inside -= middle[:, :, None] * middle[:, None]
+        basis = torch.nn.functional.normalize(moments.factors[:, batch], dim=2, eps=_TINY)
+        basis = basis.transpose(0, 1).contiguous()
+        along = (basis.flatten(0, 1) @ damped.T).view(*basis.shape[:2], -1)
+        along -= basis @ damped[batch, :, None]
+        along *= 2 * reach.slope[:, None]
+        weighted = along * share[:, None]
+        middle = weighted.sum(dim=2)
+        inside = weighted @ along.transpose(1, 2) - middle[:, :, None] * middle[:, None]
         weight = cells.sizes[batch] / cells.sizes[batch].sum()
         means = share @ damped
         outside = (damped * (weight @ share)[:, None]).T @ damped
