@@ -34,6 +34,13 @@ from sphere_replay.geometry.build import DEFAULT_BUDGET, Kind
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
 from sphere_replay.validation import check_increments
 
+SMALLEST_INCREMENT = 1e-290
+"""Smaller ones count as zero: what is made of them (averages, temperatures) would lose its digits
+where numbers end."""
+
+LARGEST_TEMPERATURE = 1e300
+"""Of policies that take theirs from increments; the value is T times a logarithm, and finite."""
+
 
 def allocate(
     increments: Tensor,
@@ -101,25 +108,32 @@ def allocate(
     if places.size != len(delta):
         raise ValueError(f"{len(delta)} increments but a geometry of {places.size} memories")
     delta = delta.to(places.device, accumulation_dtype(places.device))
+    delta = delta.masked_fill(delta.abs() < SMALLEST_INCREMENT, 0.0)
     if recipe.control is Control.PERMUTED:
         places = _shuffled(places, recipe, generator)
-    result, trace = _allocate(delta, places, recipe, running_scale)
+    precision = torch.promote_types(increments.dtype, torch.float32)
+    result, trace = _allocate(delta, places, recipe, running_scale, precision)
     if labels is not None:
         labels = labels.to(places.device)
         result = _with_backing(result, places, labels, recipe, generator)
     result = replace(result, error=certify(result, trace, delta, places, recipe, labels))
-    return result.to(torch.promote_types(increments.dtype, torch.float32))
+    return result.to(precision)
 
 
 def _allocate(
-    delta: Tensor, geometry: Geometry, recipe: Sphere, running_scale: float | None
+    delta: Tensor,
+    geometry: Geometry,
+    recipe: Sphere,
+    running_scale: float | None,
+    precision: torch.dtype,
 ) -> tuple[Allocation, Trace]:
     alone = recipe.control is Control.IDENTITY
     eps_s, eps_t = recipe.scales.bandwidths(geometry)
-    smoother = _smoother(recipe, geometry, eps_s)
+    smoother = _smoother(recipe, geometry, eps_s, precision)
     consensus = smoother.average(delta)
     support = consensus.clamp(min=0)
     temperature, scale = recipe.scales.temperature(delta, support, eps_t, running_scale)
+    temperature = min(temperature, LARGEST_TEMPERATURE)
     target, value, log_reached = transport(geometry, eps_t, temperature, support)
     if temperature == 0:
         sensitivity = torch.zeros_like(delta)
@@ -153,10 +167,13 @@ def _allocate(
     return full, trace
 
 
-def _smoother(recipe: Sphere, geometry: Geometry, eps_s: float) -> Smoother:
+def _smoother(
+    recipe: Sphere, geometry: Geometry, eps_s: float, precision: torch.dtype
+) -> Smoother:
     if recipe.control is Control.IDENTITY:
         return IdentitySmoother()
-    return (LeaveOneOutSmoother if recipe.leave_one_out else KernelSmoother)(geometry, eps_s)
+    kind = LeaveOneOutSmoother if recipe.leave_one_out else KernelSmoother
+    return kind(geometry, eps_s, precision)
 
 
 def _blend(sensitivity: Tensor, alpha: float) -> tuple[Tensor, float, Tensor]:

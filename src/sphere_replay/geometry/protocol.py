@@ -51,6 +51,10 @@ class Geometry(Protocol):
         """log(exp(-C/eps) @ exp(log_vector)) for `[m]`, without ever leaving the log domain."""
         ...
 
+    def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
+        """a ⊙ E(1/Z)/m and log Z, Z = E a, from log a `[m]` of any magnitude; E = exp(-C/eps)."""
+        ...
+
     def neighborhood(self, eps: float) -> Neighborhood:
         """Mass, effective size and radius of every neighbourhood of exp(-C/eps)."""
         ...
