@@ -41,6 +41,9 @@ where numbers end."""
 LARGEST_TEMPERATURE = 1e300
 """Of policies that take theirs from increments; the value is T times a logarithm, and finite."""
 
+SHARPEST = 1e4
+"""Roundings of the largest support: the lowest temperature that is matched to an ESS."""
+
 
 def allocate(
     increments: Tensor,
@@ -112,7 +115,8 @@ def allocate(
     if recipe.control is Control.PERMUTED:
         places = _shuffled(places, recipe, generator)
     precision = torch.promote_types(increments.dtype, torch.float32)
-    result, trace = _allocate(delta, places, recipe, running_scale, precision)
+    rounding = max(torch.finfo(precision).eps, torch.finfo(places.dtype).eps)
+    result, trace = _allocate(delta, places, recipe, running_scale, rounding)
     if labels is not None:
         labels = labels.to(places.device)
         result = _with_backing(result, places, labels, recipe, generator)
@@ -125,11 +129,11 @@ def _allocate(
     geometry: Geometry,
     recipe: Sphere,
     running_scale: float | None,
-    precision: torch.dtype,
+    rounding: float,
 ) -> tuple[Allocation, Trace]:
     alone = recipe.control is Control.IDENTITY
     eps_s, eps_t = recipe.scales.bandwidths(geometry)
-    smoother = _smoother(recipe, geometry, eps_s, precision)
+    smoother = _smoother(recipe, geometry, eps_s, rounding)
     consensus = smoother.average(delta)
     support = consensus.clamp(min=0)
     temperature, scale = recipe.scales.temperature(delta, support, eps_t, running_scale)
@@ -159,7 +163,7 @@ def _allocate(
     trace = Trace(smoother.row_sums, log_reached)
     match recipe.control:
         case Control.CONSENSUS:
-            full = _with_softmax(full, smoother, alpha)
+            full = _with_softmax(full, smoother, alpha, rounding)
         case Control.NO_TRANSPORT:
             full = _with_sensitivity(full, normalized(support), alpha)
         case Control.MATCHED_MIR:
@@ -167,13 +171,11 @@ def _allocate(
     return full, trace
 
 
-def _smoother(
-    recipe: Sphere, geometry: Geometry, eps_s: float, precision: torch.dtype
-) -> Smoother:
+def _smoother(recipe: Sphere, geometry: Geometry, eps_s: float, rounding: float) -> Smoother:
     if recipe.control is Control.IDENTITY:
         return IdentitySmoother()
     kind = LeaveOneOutSmoother if recipe.leave_one_out else KernelSmoother
-    return kind(geometry, eps_s, precision)
+    return kind(geometry, eps_s, rounding)
 
 
 def _blend(sensitivity: Tensor, alpha: float) -> tuple[Tensor, float, Tensor]:
@@ -194,7 +196,9 @@ def _with_sensitivity(full: Allocation, sensitivity: Tensor, alpha: float) -> Al
     )
 
 
-def _with_softmax(full: Allocation, smoother: Smoother, alpha: float) -> Allocation:
+def _with_softmax(
+    full: Allocation, smoother: Smoother, alpha: float, rounding: float
+) -> Allocation:
     risk = float(full.support.max())
     if risk == 0:
         return full
@@ -205,6 +209,8 @@ def _with_softmax(full: Allocation, smoother: Smoother, alpha: float) -> Allocat
     temperature = matching_temperature(
         lambda t: _blend(sensitivity(t), alpha)[2], full.effective_sample_size, scale=risk
     )
+    # Below, it would tell supports apart that differ by the rounding of the kernel.
+    temperature = max(temperature, risk * SHARPEST * rounding)
     return _with_sensitivity(full, sensitivity(temperature), alpha)
 
 

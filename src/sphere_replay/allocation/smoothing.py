@@ -42,15 +42,13 @@ class Smoother(Protocol):
 class KernelSmoother:
     """S of a geometry at scale eps. The row sums come with the first average, at no extra pass.
 
-    `precision` is that of the values, if they are less precise than the kernel.
+    `rounding` is that of the kernel or of the values, whichever is coarser.
     """
 
-    def __init__(
-        self, geometry: Geometry, eps: float, precision: torch.dtype = torch.float64
-    ) -> None:
+    def __init__(self, geometry: Geometry, eps: float, rounding: float = 0.0) -> None:
         self._geometry = geometry
         self._eps = eps
-        self._rounding = _rounding(geometry, precision)
+        self._rounding = ROUNDINGS * rounding
         self._row_sums: Tensor | None = None
 
     @property
@@ -87,12 +85,10 @@ class LeaveOneOutSmoother:
     With r = K 1 over the others, a row of S is K/r where r > 0 and that of the identity elsewhere.
     """
 
-    def __init__(
-        self, geometry: Geometry, eps: float, precision: torch.dtype = torch.float64
-    ) -> None:
+    def __init__(self, geometry: Geometry, eps: float, rounding: float = 0.0) -> None:
         self._geometry = geometry
         self._eps = eps
-        self._rounding = _rounding(geometry, precision)
+        self._rounding = ROUNDINGS * rounding
         row_sums = self._apply(torch.ones(geometry.size, device=geometry.device))
         self._alone = row_sums == 0
         self._row_sums = row_sums.masked_fill(self._alone, 1.0)
@@ -136,10 +132,6 @@ class IdentitySmoother:
     def pull_back(self, values: Tensor) -> Tensor:
         """The values themselves."""
         return values
-
-
-def _rounding(geometry: Geometry, precision: torch.dtype) -> float:
-    return ROUNDINGS * max(torch.finfo(geometry.dtype).eps, torch.finfo(precision).eps)
 
 
 def _without_rounding(

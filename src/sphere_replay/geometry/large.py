@@ -121,7 +121,7 @@ class CellGeometry:
         return result
 
     def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
-        """a ⊙ E(1/Z)/m and log Z, Z = E a, from log a `[m]`; the former scaled to mass one."""
+        """Target a ⊙ E(1/Z)/m and log Z for log a `[m]` of any size; E = exp(-C/eps), Z = E a."""
         log_reached = self.apply_log_kernel(eps, log_vector)
         log_target = log_vector + self.apply_log_kernel(eps, -log_reached)
         return torch.softmax(log_target, dim=0), log_reached

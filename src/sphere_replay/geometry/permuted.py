@@ -41,7 +41,7 @@ class PermutedGeometry:
         return self._base.apply_log_kernel(eps, log_vector[self._occupants])[self._places]
 
     def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
-        """a ⊙ E(1/Z)/m and log Z, Z = E a, from log a `[m]` of any magnitude; E = exp(-C/eps)."""
+        """Target a ⊙ E(1/Z)/m and log Z for log a `[m]` of any size; E = exp(-C/eps), Z = E a."""
         target, log_reached = self._base.log_transport(eps, log_vector[self._occupants])
         return target[self._places], log_reached[self._places]
 

@@ -52,7 +52,7 @@ class Geometry(Protocol):
         ...
 
     def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
-        """a ⊙ E(1/Z)/m and log Z, Z = E a, from log a `[m]` of any magnitude; E = exp(-C/eps)."""
+        """Target a ⊙ E(1/Z)/m and log Z for log a `[m]` of any size; E = exp(-C/eps), Z = E a."""
         ...
 
     def neighborhood(self, eps: float) -> Neighborhood:

@@ -137,7 +137,7 @@ class TileGeometry:
         return self._log_together(result)
 
     def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
-        """a ⊙ E(1/Z)/m and log Z, Z = E a, from log a `[m]` of any magnitude; E = exp(-C/eps).
+        """Target a ⊙ E(1/Z)/m and log Z for log a `[m]` of any size; E = exp(-C/eps), Z = E a.
 
         Numbers of 1e16 are rounded to even ones, so log Z cannot be subtracted from an exponent.
         The largest exponent of each source can: it is one of them. Every source then sends mass
