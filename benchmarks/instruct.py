@@ -18,9 +18,11 @@ from benchmarks.harness import Benchmark, Cell, at_most, column, named, option
 from benchmarks.rendering import Progress
 from benchmarks.stopwatch import DividedTurn
 from benchmarks.timing import milliseconds
-from sphere_replay.instruct.assembly import build_base, build_corpus, build_encoder
 from sphere_replay.instruct.config import InstructConfig
+from sphere_replay.instruct.encoding import PromptEncoder
+from sphere_replay.instruct.job import load_corpus
 from sphere_replay.instruct.learner import Learner
+from sphere_replay.instruct.models import load_base
 from sphere_replay.instruct.presets import resolve
 from sphere_replay.language import (
     Row,
@@ -144,9 +146,9 @@ class Bench:
 
 def learner_of(config: InstructConfig, data: Path | None, home: Path) -> tuple[Learner, list[Row]]:
     """A learner with nothing learned, and the rows of its first tasks in mixed order."""
-    corpus = build_corpus(config, data)
-    base = build_base(config, corpus, home)
-    encoder = build_encoder(config, base)
+    corpus = load_corpus(config, data)
+    base = load_base(config.model, corpus, home / "models", tiny=config.tiny)
+    encoder = PromptEncoder.of(base, config.max_source)
     rows = [encoder.rows(task, task.train[:100]) for task in corpus.tasks.values()]
     # Task by task in turn, so that a short memory has the lengths of all tasks.
     return Learner(config, base), list(itertools.chain.from_iterable(zip(*rows, strict=False)))

@@ -1,7 +1,7 @@
 """Optional dependencies, or a sentence that says how to get them."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,17 @@ def require(module: str, extra: str) -> Any:
     """Import an optional dependency, or say which extra of the package brings it."""
     with needing(extra):
         return importlib.import_module(module)
+
+
+def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package: names from its modules, imported when they are asked for."""
+
+    def attribute(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+
+    return attribute
 
 
 @contextmanager

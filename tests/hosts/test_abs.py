@@ -297,7 +297,9 @@ def test_too_few_clean_memories_are_not_fitted_alone(
     host = host_with({"warm_up": 0}, batches=4)
     losses = torch.ones(len(host.memory))
     losses[3] = 0.0
-    monkeypatch.setattr("sphere_replay.hosts.abs.normalized", lambda values: losses + 0 * values)
+    monkeypatch.setattr(
+        "sphere_replay.hosts.abs.in_unit_interval", lambda values: losses + 0 * values
+    )
     with caplog.at_level(logging.WARNING):
         assert len(host._trust().trusted) == len(host.memory)
     assert "fewer than 2 seem clean" in caplog.text

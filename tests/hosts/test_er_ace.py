@@ -18,14 +18,7 @@ from hosts.workbench import (
     stream_gradients_at_scorings,
 )
 from sphere_replay.hosts import AsymmetricReplay, Batch
-from sphere_replay.hosts.er_ace import (
-    MASK_RULES,
-    AsymmetricOptions,
-    MaskRule,
-    present_and_newest,
-    present_and_unseen,
-    present_only,
-)
+from sphere_replay.hosts.er_ace import AsymmetricOptions, MaskRule
 from sphere_replay.replay import Draw
 
 View = Callable[[Tensor], Tensor]
@@ -34,33 +27,32 @@ View = Callable[[Tensor], Tensor]
 @pytest.mark.parametrize(
     ("rule", "labels", "newest", "kept"),
     [
-        (present_and_newest, {2, 3}, 3, {2, 3, 4, 5, 6, 7, 8, 9}),
-        (present_and_newest, {0, 3}, 3, {0, 3, 4, 5, 6, 7, 8, 9}),
-        (present_and_newest, {0, 1}, 3, {0, 1, 3, 4, 5, 6, 7, 8, 9}),
-        (present_and_newest, {0, 1}, 9, {0, 1, 9}),
-        (present_only, {2, 3}, 3, {2, 3}),
-        (present_only, {0}, 3, {0}),
-        (present_only, {0, 9}, 9, {0, 9}),
-        (present_and_unseen, {2, 3}, 3, {2, 3, 4, 5, 6, 7, 8, 9}),
-        (present_and_unseen, {0, 1}, 3, {0, 1, 4, 5, 6, 7, 8, 9}),
-        (present_and_unseen, {0, 1}, 9, {0, 1}),
+        (MaskRule.PRESENT_AND_NEWEST, {2, 3}, 3, {2, 3, 4, 5, 6, 7, 8, 9}),
+        (MaskRule.PRESENT_AND_NEWEST, {0, 3}, 3, {0, 3, 4, 5, 6, 7, 8, 9}),
+        (MaskRule.PRESENT_AND_NEWEST, {0, 1}, 3, {0, 1, 3, 4, 5, 6, 7, 8, 9}),
+        (MaskRule.PRESENT_AND_NEWEST, {0, 1}, 9, {0, 1, 9}),
+        (MaskRule.PRESENT_ONLY, {2, 3}, 3, {2, 3}),
+        (MaskRule.PRESENT_ONLY, {0}, 3, {0}),
+        (MaskRule.PRESENT_ONLY, {0, 9}, 9, {0, 9}),
+        (MaskRule.PRESENT_AND_UNSEEN, {2, 3}, 3, {2, 3, 4, 5, 6, 7, 8, 9}),
+        (MaskRule.PRESENT_AND_UNSEEN, {0, 1}, 3, {0, 1, 4, 5, 6, 7, 8, 9}),
+        (MaskRule.PRESENT_AND_UNSEEN, {0, 1}, 9, {0, 1}),
     ],
 )
 def test_columns_that_the_stream_loss_keeps(
-    rule: Callable[[Tensor, int, int], Tensor], labels: set[int], newest: int, kept: set[int]
+    rule: MaskRule, labels: set[int], newest: int, kept: set[int]
 ) -> None:
     repeated = torch.tensor(sorted(labels) * 3)
-    columns = rule(repeated, newest, 10)
+    columns = rule.columns(repeated, newest, 10)
     assert columns.dtype == torch.bool
     assert set(columns.nonzero().flatten().tolist()) == kept
 
 
 def test_the_rules_are_numbered_from_the_authors_own() -> None:
-    rules = (present_and_newest, present_only, present_and_unseen)
-    for number, (name, columns) in enumerate(zip(MaskRule, rules, strict=True)):
-        assert MASK_RULES[name] is columns
-        for spelling in (number, float(number), columns.__name__):
-            assert AsymmetricOptions.of({"mask_rule": spelling}).mask_rule is name
+    names = ("present_and_newest", "present_only", "present_and_unseen")
+    for number, (rule, name) in enumerate(zip(MaskRule, names, strict=True)):
+        for spelling in (number, float(number), name):
+            assert AsymmetricOptions.of({"mask_rule": spelling}).mask_rule is rule
 
 
 RULE_CASES = [

@@ -36,7 +36,9 @@ def vision(name: str, method: str, column: str, seed: int = 0) -> VisionConfig:
 def test_the_large_tables_have_every_row_and_column(name: str) -> None:
     table = TABLES[name]
     assert tuple(table.columns) == ("Clean", "20%", "40%", "60%")
-    assert len(table.methods) == 12
+    ours = [method for method in table.methods if "calibrated" in method]
+    assert len(table.methods) - len(ours) == 12
+    assert bool(ours) is (name == "cifar10")
     assert PAIRED.items() <= baselines(table).items()
     assert baselines(table)["PuriDivER + SPHERE"] == "PuriDivER"
     assert baselines(table)["MIR-prop"] == "ER"

@@ -132,7 +132,7 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
     def _stream_losses(self, batch: Batch) -> Tensor:
         """Of the images as they will be stored, over the columns that the stream may see."""
         logits = self._plain_logits(batch.images)
-        kept = self._rule(batch.labels, self._newest, logits.shape[1])
+        kept = self.options.mask_rule.columns(batch.labels, self._newest, logits.shape[1])
         masked = logits.masked_fill(~kept, MASKED)
         return F.cross_entropy(masked, batch.labels, reduction="none")
 

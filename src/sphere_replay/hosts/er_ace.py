@@ -4,7 +4,6 @@ The stream's cross-entropy sees a part of the columns only; the replayed batch s
 head that goes with it is part of the network, not of the host.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -21,40 +20,22 @@ from sphere_replay.storage.trees import State
 MASKED = -1e9
 
 
-def present_and_newest(labels: Tensor, newest: int, num_classes: int) -> Tensor:
-    """Classes of the batch, the newest class seen so far and everything after it (the authors')."""
-    columns = torch.arange(num_classes, device=labels.device) >= newest
-    columns[labels] = True
-    return columns
-
-
-def present_only(labels: Tensor, newest: int, num_classes: int) -> Tensor:
-    """Classes of the batch alone."""
-    columns = torch.zeros(num_classes, dtype=torch.bool, device=labels.device)
-    columns[labels] = True
-    return columns
-
-
-def present_and_unseen(labels: Tensor, newest: int, num_classes: int) -> Tensor:
-    """Classes of the batch and those no batch has shown yet."""
-    columns = torch.arange(num_classes, device=labels.device) > newest
-    columns[labels] = True
-    return columns
-
-
 class MaskRule(StrEnum):
-    """Which columns the stream loss keeps, by the name of the function that says it."""
+    """Which columns the stream loss keeps, beside those of classes in the batch."""
 
     PRESENT_AND_NEWEST = "present_and_newest"
+    """The newest class seen so far and everything after it (the authors')."""
     PRESENT_ONLY = "present_only"
+    """None."""
     PRESENT_AND_UNSEEN = "present_and_unseen"
+    """Those no batch has shown yet."""
 
-
-MASK_RULES: Mapping[MaskRule, Callable[[Tensor, int, int], Tensor]] = {
-    MaskRule.PRESENT_AND_NEWEST: present_and_newest,
-    MaskRule.PRESENT_ONLY: present_only,
-    MaskRule.PRESENT_AND_UNSEEN: present_and_unseen,
-}
+    def columns(self, labels: Tensor, newest: int, num_classes: int) -> Tensor:
+        """Which columns are kept, bool `[num_classes]`, of a batch with these labels."""
+        first = {self.PRESENT_AND_NEWEST: newest, self.PRESENT_AND_UNSEEN: newest + 1}
+        columns = torch.arange(num_classes, device=labels.device) >= first.get(self, num_classes)
+        columns[labels] = True
+        return columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +54,6 @@ class AsymmetricReplay(ExperienceReplay):
 
     def __init__(self, parts: HostParts) -> None:
         super().__init__(parts)
-        self._rule = MASK_RULES[self.options.mask_rule]
         self._newest = -1
 
     @classmethod
@@ -84,7 +64,7 @@ class AsymmetricReplay(ExperienceReplay):
     def stream_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy over the columns that the mask rule keeps."""
         self._newest = max(self._newest, int(labels.max()))
-        kept = self._rule(labels, self._newest, logits.shape[1])
+        kept = self.options.mask_rule.columns(labels, self._newest, logits.shape[1])
         return F.cross_entropy(logits.masked_fill(~kept, MASKED), labels)
 
     def state_dict(self) -> State:

@@ -1,10 +1,10 @@
-"""A host's own constants as a typed value: each is declared once, with its default and its bounds.
+"""Constants of a part as a typed value: each is declared once, with its default and its bounds.
 
     @dataclass(frozen=True, kw_only=True)
     class DarkOptions(HostOptions):
         alpha: float = number(0.5)
 
-Run configurations spell options as JSON does: `HostOptions.of` reads them, and takes 0 and 1 for a
+Run configurations spell options as JSON does: `Options.of` reads them, and takes 0 and 1 for a
 switch and a position for a rule.
 """
 
@@ -29,8 +29,8 @@ class _Kind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostOptions:
-    """Base of all options, and the options of a host that has none."""
+class Options:
+    """Base of all options."""
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -57,6 +57,11 @@ class HostOptions:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class HostOptions(Options):
+    """Base of the options of hosts, and those of a host that has none."""
+
+
 def number(default: float, *, positive: bool = False) -> float:
     """A number that is not negative, or above 0."""
     if positive:
@@ -74,6 +79,12 @@ def share(default: float, *, positive: bool = False) -> float:
 
     expected = "a share above 0 and at most 1" if positive else "a share from 0 to 1"
     return field(default=default, metadata={"kind": _Kind(expected, takes, float)})
+
+
+def decay(default: float) -> float:
+    """What is left of an average after a step: less than all of it."""
+    kind = _Kind("a share from 0, below 1", lambda value: _is_number(value) and value < 1, float)
+    return field(default=default, metadata={"kind": kind})
 
 
 def count(default: int, *, least: int = 0) -> int:

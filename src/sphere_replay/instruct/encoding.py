@@ -16,6 +16,8 @@ from torch import Tensor
 from sphere_replay.errors import DataError
 from sphere_replay.instruct.tasks import Example, Task
 from sphere_replay.instruct.words import normalize
+from sphere_replay.language import longest_input
+from sphere_replay.language.models import BaseModel
 from sphere_replay.language.rows import IGNORED, Row
 
 
@@ -35,6 +37,12 @@ class PromptEncoder:
     max_source: int
     limit: int | None = None
     _targets: dict[str, list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, base: BaseModel, max_source: int) -> "PromptEncoder":
+        """For a model, within its own limit."""
+        limit = longest_input(base.model)
+        return cls(base.tokenizer, base.is_encoder_decoder, max_source, limit)
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse labels and prompts that could never work, whatever the examples."""

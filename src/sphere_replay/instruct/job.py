@@ -10,16 +10,15 @@ from torch import Tensor
 
 from sphere_replay.errors import DivergenceError
 from sphere_replay.extras import require
-from sphere_replay.instruct.assembly import (
-    build_base,
-    build_corpus,
-    build_encoder,
-    build_task_stream,
-)
+from sphere_replay.instruct.classification import load_classification
 from sphere_replay.instruct.config import InstructConfig
+from sphere_replay.instruct.encoding import PromptEncoder
 from sphere_replay.instruct.evaluation import accuracy
+from sphere_replay.instruct.generated import generated_corpus
 from sphere_replay.instruct.learner import Learner, Update
-from sphere_replay.instruct.tasks import Corpus
+from sphere_replay.instruct.models import load_base
+from sphere_replay.instruct.stream import build_stream
+from sphere_replay.instruct.tasks import ORDERS, Corpus
 from sphere_replay.instruct.words import normalize
 from sphere_replay.language.models import BaseModel
 from sphere_replay.language.rows import IGNORED, Row
@@ -50,8 +49,16 @@ class InstructJob:
     def __init__(self, config: InstructConfig, corpus: Corpus, base: BaseModel) -> None:
         torch.set_num_threads(config.threads)
         self.config = config
-        self.stream = build_task_stream(config, corpus)
-        self._encoder = build_encoder(config, base)
+        self.stream = build_stream(
+            corpus,
+            config.task_names,
+            config.seed,
+            noise=config.noise,
+            cap=config.cap,
+            tests_per_task=config.tests_per_task,
+            evaluate_on=config.evaluate_on,
+        )
+        self._encoder = PromptEncoder.of(base, config.max_source)
         self._encoder.check([part.task for part in self.stream.tasks])
         self._checksums = {
             "corpus": corpus.checksum,
@@ -216,5 +223,15 @@ def make_job(
     """The job of a configuration: its corpus read, its model built or found under `out/models`."""
     if not progress:
         require("transformers.utils.logging", "instruct").disable_progress_bar()
-    corpus = build_corpus(config, data)
-    return InstructJob(config, corpus, build_base(config, corpus, out))
+    corpus = load_corpus(config, data)
+    return InstructJob(
+        config, corpus, load_base(config.model, corpus, out / "models", tiny=config.tiny)
+    )
+
+
+def load_corpus(config: InstructConfig, data: Path | None) -> Corpus:
+    """All tasks of the corpus, whatever the order: a tiny model is made from all of them."""
+    if config.corpus == "generated":
+        return generated_corpus()
+    needed = ORDERS["classification"][0] if config.model == "tiny" else config.task_names
+    return load_classification(needed, data)

@@ -13,10 +13,17 @@ from typing import Any
 import torch
 
 from sphere_replay.errors import DivergenceError
-from sphere_replay.instruct.assembly import build_replay
 from sphere_replay.instruct.config import BETA1, EPSILON, InstructConfig
 from sphere_replay.instruct.models import with_adapters
-from sphere_replay.language import Row, check_model, features_and_losses, pad_rows
+from sphere_replay.language import (
+    LanguageReplay,
+    Row,
+    TokenExamples,
+    TokenMemory,
+    check_model,
+    features_and_losses,
+    pad_rows,
+)
 from sphere_replay.language.models import BaseModel, trainable
 from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.runs.job import Costs
@@ -55,7 +62,13 @@ class Learner:
             eps=EPSILON,
             weight_decay=config.weight_decay,
         )
-        self.replay = build_replay(config, base)
+        self.replay = LanguageReplay(
+            TokenMemory(config.capacity, generator=generator_for(config.seed, "admission")),
+            config,
+            generator=generator_for(config.seed, "replay"),
+            recipe=config.recipe,
+            examples=TokenExamples(base.tokenizer.pad_token_id, base.is_encoder_decoder),
+        )
         self.costs = Costs()
 
     def observe(self, rows: Sequence[Row], task: int, step: int) -> Update:

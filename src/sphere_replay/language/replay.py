@@ -28,6 +28,7 @@ from sphere_replay.language.scoring import score_rows
 from sphere_replay.language.settings import LanguageReplaySettings
 from sphere_replay.replay import Draw
 from sphere_replay.scoring import Scores, is_sharded
+from sphere_replay.scoring.restoring import finite_gradients
 from sphere_replay.storage.trees import State
 
 _PATIENCE = 100
@@ -138,7 +139,7 @@ class LanguageReplay:
         scales = scaler is not None and scaler.is_enabled()
         factor = float(scaler.get_scale()) if scales and not unscaled else 1.0
         replayed = None
-        if len(self.memory) and not (scales and _overflowed(model)):
+        if len(self.memory) and (not scales or finite_gradients(model)):
             draw = self.draw(model, self.settings.replay_batch, grad_scale=factor)
             strength = self.settings.strength
             loss = self.add_gradient(model, draw, strength=strength, grad_scale=factor)
@@ -293,8 +294,3 @@ def check_length(length: int, longest: int | None) -> None:
             f"an example has {length} tokens but the model's limit is {longest} "
             "(max_position_embeddings): truncate the training set, or leave such examples out"
         )
-
-
-def _overflowed(model: nn.Module) -> bool:
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return not all(bool(gradient.isfinite().all()) for gradient in gradients)

@@ -23,7 +23,7 @@ from sphere_replay.replay.engine import Draw, Engine
 from sphere_replay.replay.reading import metrics_of
 from sphere_replay.replay.selections import Selection, selection_named
 from sphere_replay.scoring import Loss, Scores, cross_entropy_per_example, score
-from sphere_replay.scoring.restoring import parameters_of
+from sphere_replay.scoring.restoring import finite_gradients, parameters_of
 from sphere_replay.storage.trees import State
 
 _LONGEST_STEP = 10.0
@@ -113,7 +113,7 @@ class Replay:
 
     def draw(self, count: int) -> Draw:
         """Memories to replay, after `backward()` on the stream loss."""
-        if self._scaler is not None and not _finite_gradients(self._model):
+        if self._scaler is not None and not finite_gradients(self._model):
             # The scaler is going to skip this update: whatever is drawn now changes nothing.
             return self.engine.draw_uniformly(count)
         return self.engine.draw(count, self._score, self._labels)
@@ -185,11 +185,6 @@ def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
 
 def _norm(tensors: list[Tensor]) -> float:
     return float(torch.stack([value.float().norm() for value in tensors]).norm())
-
-
-def _finite_gradients(model: nn.Module) -> bool:
-    gradients = [p.grad for p in parameters_of(model) if p.grad is not None]
-    return all(bool(gradient.isfinite().all()) for gradient in gradients)
 
 
 def _factor(scaler: Any, optimizer: torch.optim.Optimizer | None) -> float:

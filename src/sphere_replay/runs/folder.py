@@ -14,7 +14,13 @@ from filelock import FileLock, Timeout
 
 from sphere_replay.codebase import Code, this_code
 from sphere_replay.errors import UserError
-from sphere_replay.storage.files import canonical_json, plain, read_json, write_atomically
+from sphere_replay.storage.files import (
+    canonical_json,
+    leaves,
+    plain,
+    read_json,
+    write_atomically,
+)
 
 
 class ConfigMismatchError(UserError, ValueError):
@@ -158,24 +164,17 @@ class RunFolder:
 
 def differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
     """Lines "key: old -> new" for all nested keys whose values differ, in alphabetical order."""
-    before, after = _leaves(plain(old, "old")), _leaves(plain(new, "new"))
+    # As text, because 1, 1.0 and true are equal in Python but not in a file.
+    before, after = (
+        {path: repr(value) for path, value in leaves(plain(tree, name), ".")}
+        for tree, name in ((old, "old"), (new, "new"))
+    )
     absent = "(absent)"
     return [
         f"{key}: {before.get(key, absent)} -> {after.get(key, absent)}"
         for key in sorted(before.keys() | after.keys())
         if before.get(key, absent) != after.get(key, absent)
     ]
-
-
-def _leaves(tree: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    leaves: dict[str, str] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            leaves.update(_leaves(value, f"{prefix}{key}."))
-        else:
-            # As text, because 1, 1.0 and true are equal in Python but not in a file.
-            leaves[prefix + key] = repr(value)
-    return leaves
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from sphere_replay.errors import UsageError, unknown
 from sphere_replay.extras import how_to_get
+from sphere_replay.storage.files import leaves
 
 PROJECT = "sphere-replay"
 """What runs are filed under where a tool has projects or experiments."""
@@ -272,12 +273,3 @@ def numbers_of(tree: Mapping[str, Any]) -> dict[str, float]:
         for name, value in leaves(tree)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
-
-
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested values, each with its path."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{prefix}{name}/")
-        else:
-            yield prefix + str(name), value

@@ -62,6 +62,12 @@ def parameters_of(model: nn.Module) -> list[nn.Parameter]:
     return list(dict.fromkeys(parameter for parameter in held if parameter is not None))
 
 
+def finite_gradients(model: nn.Module) -> bool:
+    """Whether every gradient that is there is a number throughout."""
+    gradients = [p.grad for p in parameters_of(model) if p.grad is not None]
+    return all(bool(gradient.isfinite().all()) for gradient in gradients)
+
+
 def own_storage(parameters: Sequence[nn.Parameter]) -> bool:
     """Whether nobody can notice that parameters change their storage for a while.
 

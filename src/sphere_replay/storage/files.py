@@ -129,6 +129,16 @@ def plain(value: object, where: str, *, spell_non_finite: bool = False) -> Any:
     )
 
 
+def leaves(tree: Mapping[str, Any], separator: str = "/") -> Iterator[tuple[str, Any]]:
+    """Nested values with their paths; nothing is nested in an empty dictionary."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            nested = leaves(value, separator)
+            yield from ((f"{name}{separator}{path}", leaf) for path, leaf in nested)
+        else:
+            yield str(name), value
+
+
 def canonical_json(value: Mapping[str, object], name: str) -> str:
     """The one text of a dictionary: sorted keys, a line for each of the outermost.
 

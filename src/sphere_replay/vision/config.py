@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.allocation.scales import FLOORS
-from sphere_replay.config import RunConfig, described, from_options, one_of
+from sphere_replay.config import RunConfig, described, one_of
 from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS, OPTIMIZERS
 from sphere_replay.hosts.host import Views
@@ -141,8 +141,7 @@ class VisionConfig(ScheduledSettings, RunConfig):
         if isinstance(SELECTIONS[self.select], type):
             object.__setattr__(self, "select_options", asdict(cast(Any, selection)))
         one_of("optimizer", self.optimizer, OPTIMIZERS)
-        constants = asdict(cast(Any, self.stream_optimizer))
-        object.__setattr__(self, "optimizer_options", constants)
+        object.__setattr__(self, "optimizer_options", self.stream_optimizer.to_dict())
         self._check_network()
         try:
             options = HOSTS[self.host].OPTIONS.of(self.options).to_dict()
@@ -248,8 +247,8 @@ class VisionConfig(ScheduledSettings, RunConfig):
     def stream_optimizer(self) -> StreamOptimizer:
         """What is learned from the stream with."""
         try:
-            return from_options(OPTIMIZERS[self.optimizer], self.optimizer_options)
-        except ConfigError as error:
+            return OPTIMIZERS[self.optimizer].of(self.optimizer_options)
+        except ValueError as error:
             raise ConfigError(f"optimizer {self.optimizer}: {error}") from error
 
     @property

@@ -4,8 +4,9 @@ trainer = SphereTrainer(model=..., args=..., train_dataset=..., replay=ReplayArg
 trainer.train()
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sphere_replay.extras import lazily
 from sphere_replay.integrations.transformers.callback import SphereCallback
 from sphere_replay.integrations.transformers.matrix import EvaluationMatrix
 from sphere_replay.integrations.transformers.mixin import ReplayMixin
@@ -31,10 +32,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """`SphereSFTTrainer` needs TRL, which the others do not: import it when it is asked for."""
-    if name == "SphereSFTTrainer":
-        from sphere_replay.integrations.transformers.sft import SphereSFTTrainer
-
-        return SphereSFTTrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# It needs TRL, which the others do not.
+__getattr__ = lazily(__name__, {"SphereSFTTrainer": "sft"})

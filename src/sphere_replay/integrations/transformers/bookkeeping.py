@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -33,11 +33,14 @@ class Session(Protocol):
         ...
 
 
-class Bookkeeping(TrainerCallback):
+SessionT = TypeVar("SessionT", bound=Session)
+
+
+class Bookkeeping(TrainerCallback, Generic[SessionT]):
     """Keeps a session in checkpoints and logs."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: SessionT) -> None:
+        self.session = session
         self.resume_from: str | None = None
         """Folder of the checkpoint to resume from; the one in `output_dir` unless given."""
 
@@ -50,9 +53,9 @@ class Bookkeeping(TrainerCallback):
         """Continue from a checkpoint if the trainer did."""
         if state.global_step:
             folder = self.resume_from or f"{args.output_dir}/checkpoint-{state.global_step}"
-            saved = load_state(Path(folder), self._session.arguments)
+            saved = load_state(Path(folder), self.session.arguments)
             if saved is not None:
-                self._session.load_state_dict(saved)
+                self.session.load_state_dict(saved)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -60,7 +63,7 @@ class Bookkeeping(TrainerCallback):
         """Put replay into the checkpoint that was just written; it is the same on all processes."""
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         if args.should_save and folder.is_dir():
-            save_state(folder, self._session.state_dict(), self._session.arguments)
+            save_state(folder, self.session.state_dict(), self.session.arguments)
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -68,6 +71,6 @@ class Bookkeeping(TrainerCallback):
         """Add what replay did to a log of training, for its history and the callbacks after us."""
         logs = kwargs["logs"]
         if "loss" in logs:
-            metrics = {f"replay/{name}": v for name, v in self._session.metrics().items()}
+            metrics = {f"replay/{name}": v for name, v in self.session.metrics().items()}
             logs.update(metrics)
             state.log_history[-1].update(metrics)

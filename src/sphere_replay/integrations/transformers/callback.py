@@ -26,12 +26,8 @@ from sphere_replay.language.rows import IGNORED
 from sphere_replay.scoring import is_sharded
 
 
-class ReplayBookkeeping(Bookkeeping):
+class ReplayBookkeeping(Bookkeeping[ReplaySession]):
     """Checks a training before it starts, and keeps its replay in checkpoints and logs."""
-
-    def __init__(self, session: ReplaySession) -> None:
-        super().__init__(session)
-        self.session = session
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

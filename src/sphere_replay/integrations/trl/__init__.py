@@ -5,8 +5,9 @@ trainer = SphereGRPOTrainer(model=..., reward_funcs=..., args=..., train_dataset
 trainer.train()
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sphere_replay.extras import lazily
 from sphere_replay.integrations.trl.arguments import GroupReplayArguments, paper_settings
 
 if TYPE_CHECKING:
@@ -24,18 +25,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Settings need no TRL, which is slow to import: import it when the trainer is asked for."""
-    if name == "SphereGRPOTrainer":
-        from sphere_replay.integrations.trl.trainer import SphereGRPOTrainer
-
-        return SphereGRPOTrainer
-    if name in ("PairReplayMixin", "SphereDPOTrainer"):
-        from sphere_replay.integrations.trl import pairs
-
-        return getattr(pairs, name)
-    if name == "GroupReplay":
-        from sphere_replay.integrations.trl.session import GroupReplay
-
-        return GroupReplay
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Settings need no TRL, which is slow to import.
+__getattr__ = lazily(
+    __name__,
+    {
+        "GroupReplay": "session",
+        "PairReplayMixin": "pairs",
+        "SphereDPOTrainer": "pairs",
+        "SphereGRPOTrainer": "trainer",
+    },
+)

@@ -111,12 +111,8 @@ class SphereGRPOTrainer(GRPOTrainer):
         return results
 
 
-class GroupBookkeeping(Bookkeeping):
+class GroupBookkeeping(Bookkeeping[GroupReplay]):
     """Starts replay with a training, and keeps it in checkpoints and logs."""
-
-    def __init__(self, session: GroupReplay) -> None:
-        super().__init__(session)
-        self._replay = session
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -129,4 +125,4 @@ class GroupBookkeeping(Bookkeeping):
             inner = model.get_base_model() if hasattr(model, "get_base_model") else model
             model._is_fsdp_managed_module = inner._is_fsdp_managed_module = True
         self.restore(args, state)
-        self._replay.begin()
+        self.session.begin()
