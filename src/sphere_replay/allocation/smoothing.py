@@ -9,14 +9,12 @@ sum. An average that is not larger than its rounding error is therefore zero.
 """
 
 from collections.abc import Callable
-
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sphere_replay.geometry import Geometry
-
 
 ROUNDINGS = 4
 """Of the averaged magnitudes: what kernel products of increments that cancel leave at most."""

@@ -114,7 +114,7 @@ class CellGeometry:
         top = float(log_vector.max())
         bands = ((top - log_vector) / _BAND).floor()
         result = torch.full_like(log_vector, -torch.inf)
-        for band in bands[bands.isfinite()].unique().tolist():
+        for band in sorted(set(bands[bands.isfinite()].tolist())):
             high = top - band * _BAND
             mass = torch.where(bands == band, (log_vector - high).clamp(max=0).exp(), 0.0)
             result = torch.logaddexp(result, self.apply_kernel(eps, mass).log() + high)

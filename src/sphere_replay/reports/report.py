@@ -12,10 +12,15 @@ from sphere_replay.storage.files import write_atomically
 
 
 def write_report(
-    sources: Sequence[Path], out: Path, title: str, runs_in: Path = Path("runs")
+    sources: Sequence[Path],
+    out: Path,
+    title: str,
+    runs_in: Path = Path("runs"),
+    *,
+    accept_edited: bool = False,
 ) -> int:
     """Write the page of saved results, run folders and experiments; its size in bytes."""
-    comparisons = read_sources(sources, runs_in)
+    comparisons = read_sources(sources, runs_in, accept_edited=accept_edited)
     return _write(out, title, comparisons, _recorded(comparisons))
 
 

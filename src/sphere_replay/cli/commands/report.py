@@ -12,6 +12,8 @@ Examples:
 import argparse
 from pathlib import Path
 
+from sphere_replay.cli.options import add_edited_option
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere report`."""
@@ -36,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the page (default: report.html)",
     )
+    add_edited_option(parser)
     parser.add_argument("--title", default="sphere-replay", help="the page's title")
 
 
@@ -43,6 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, summarise, write."""
     from sphere_replay.reports.report import write_report
 
-    size = write_report(arguments.sources, arguments.out, arguments.title, arguments.runs)
+    size = write_report(
+        arguments.sources,
+        arguments.out,
+        arguments.title,
+        arguments.runs,
+        accept_edited=arguments.accept_edited,
+    )
     print(f"{arguments.out} ({size / 1e6:.1f} MB)")
     return 0
