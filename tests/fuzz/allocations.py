@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fuzz.cases import SHUFFLING, Case, make_case
+from fuzz.found import Found
 from sphere_replay import allocate
 from sphere_replay.allocation import Allocation
 from sphere_replay.allocation.controls import Control
@@ -22,13 +22,6 @@ MATCHING = (Control.CONSENSUS, Control.MATCHED_MIR)
 _VECTORS = ("weights", "probabilities", "consensus", "support", "target", "sensitivity")
 _AMPLIFIED = 30.0
 """How much more than nudged numbers another order of sums may change."""
-
-
-class Found(NamedTuple):
-    """What is wrong with one case, and how many allocations it took to find out."""
-
-    problems: list[str]
-    allocations: int
 
 
 def look(seed: int) -> Found:

@@ -10,6 +10,7 @@ from sphere_replay.codebase import Code
 from sphere_replay.config import Pair
 from sphere_replay.errors import DataError, UserError
 from sphere_replay.reports.courses import shortened
+from sphere_replay.runs.folder import RunFolder
 from sphere_replay.runs.intact import check_entry, reading
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.table import Table
@@ -61,10 +62,21 @@ class Collection:
 def read_finished(runs: Iterable[TableRun], out: Path) -> list[FinishedRun]:
     """The finished ones among the runs, with all their results."""
     return [
-        FinishedRun(run.method, run.column, run.config.pair, folder.results)
+        FinishedRun(run.method, run.column, run.config.pair, measured(folder))
         for run in runs
         if (folder := run_folder(run.config, out)).finished
     ]
+
+
+def measured(folder: RunFolder) -> dict[str, Any]:
+    """The results of a finished run, which must have metrics: nothing else fills a table."""
+    results = folder.results
+    if "metrics" not in results:
+        raise DataError(
+            f"{folder.path / 'results.json'} is damaged: it has no metrics; delete the folder and "
+            "run again"
+        )
+    return results
 
 
 def to_entries(
@@ -79,7 +91,7 @@ def to_entries(
         folder = run_folder(run.config, out, accept_edited=accept_edited)
         if not folder.finished:
             continue
-        results = folder.results
+        results = measured(folder)
         with reading(folder.path):
             entry = {
                 "method": run.method,
@@ -158,6 +170,8 @@ def load_collection(path: Path, *, accept_edited: bool = False) -> Collection:
             f"{path} is not a file of `sphere sweep --save`, which has "
             f"{', '.join(kinds)}; make it again"
         )
+    if not isinstance(content["protocol"].get("preset", ""), str):
+        raise DataError(f"{path} is damaged: its preset should be a name; make it again")
     for number, entry in enumerate(content["runs"], start=1):
         where = f"{path}, run {number}"
         check_entry(entry, where)

@@ -13,6 +13,7 @@ from sphere_replay.reports.collection import (
     from_entries,
     load_collection,
     marked,
+    measured,
 )
 from sphere_replay.runs import domains
 from sphere_replay.runs.experiment import SUFFIX, load_experiment
@@ -89,7 +90,7 @@ def _of_experiment(path: Path, runs_in: Path) -> list[Comparison]:
     made = [(run, place) for run, place in zip(wanted, places, strict=True) if place.finished]
     if not made:
         return []
-    runs = [FinishedRun(r.method, r.column, r.config.pair, place.results) for r, place in made]
+    runs = [FinishedRun(r.method, r.column, r.config.pair, measured(place)) for r, place in made]
     command = f"sphere sweep {path} --out {runs_in}"
     return [Comparison(table, runs, str(path), command, folders=[place.path for _, place in made])]
 
@@ -164,10 +165,9 @@ def _of_group(name: str, members: Sequence[tuple[RunFolder, Mapping[str, Any]]])
     names = _method_names([config for _, config in members])
     runs = []
     for method, (folder, config) in zip(names, members, strict=True):
-        results = folder.results
+        results = measured(folder)
         with reading(folder.path):
             place = method, _column_of(config), _pair_of(config)
-            results["metrics"].keys()
         runs.append(FinishedRun(*place, results, edited=bool(folder.edited)))
     configs = dict(zip(names, (config for _, config in members), strict=True))
     # Uniform first: it is what the others are compared with.

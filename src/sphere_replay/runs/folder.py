@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from sphere_replay.codebase import Code, this_code
 from sphere_replay.errors import UserError
-from sphere_replay.runs.intact import check_results
+from sphere_replay.runs.intact import check_results, reading
 from sphere_replay.storage.checksums import EditedError, edited_files, write_checksums
 from sphere_replay.storage.files import (
     canonical_json,
@@ -103,7 +103,8 @@ class RunFolder:
         """The state of this package that the run began with; None if nobody has written it down."""
         if not (self.path / "manifest.json").is_file():
             return None
-        return Code.of_manifest(self.manifest)
+        with reading(self.path / "manifest.json"):
+            return Code.of_manifest(self.manifest)
 
     @property
     def results(self) -> dict[str, Any]:
