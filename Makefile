@@ -3,9 +3,14 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS := vision,instruct,coding,dev
+EXTRAS := vision,instruct,coding,lightning,dev
+AVALANCHE := .venv-avalanche
 
+<<<<<<< HEAD
 .PHONY: demo test lint fuzz soak bench docs report tables pictures browser clean
+=======
+.PHONY: demo test test-avalanche test-ray lint bench docs report tables pictures browser clean
+>>>>>>> main
 
 demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replayed?
 	$(BIN)/sphere demo --out demo
@@ -13,6 +18,23 @@ demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replaye
 test: lint  ## Everything CI checks.
 	# Small tensors: processes help, threads would only wait for each other.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-ray: $(VENV)/.ready  ## Sweeps on a cluster of two nodes, one of which is killed; installs Ray.
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/runs/test_cluster.py
+
+test-avalanche:  ## The plugin in real strategies of Avalanche, which has an environment of its own.
+	@if $(MAKE) --no-print-directory $(AVALANCHE)/.ready; then \
+		OMP_NUM_THREADS=1 $(AVALANCHE)/bin/python -m pytest -rs tests/integrations/test_avalanche.py; \
+	else echo "skipped: Avalanche could not be installed, for the reason above"; fi
+
+$(AVALANCHE)/.ready: pyproject.toml constraints.txt
+	test -x $(AVALANCHE)/bin/python || $(PYTHON) -m venv $(AVALANCHE)
+	$(AVALANCHE)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[vision]' \
+		dill gdown gputil hypothesis psutil pytest qpsolvers setuptools tensorboard torchmetrics tqdm wandb
+	# Without what they ask for: a torchvision that would bring another torch.
+	$(AVALANCHE)/bin/python -m pip install -q --disable-pip-version-check --no-deps avalanche-lib pytorchcv
+	touch $@
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -65,4 +87,4 @@ $(VENV)/.docs: $(VENV)/.ready
 	touch $@
 
 clean:
-	rm -rf $(VENV) site demo build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(AVALANCHE) site demo build dist .mypy_cache .ruff_cache .pytest_cache

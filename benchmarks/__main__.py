@@ -25,6 +25,7 @@ BENCHMARKS = {
     "augmentation": "strong views of a batch against a loop over images",
     "sandbox": "programs a second in the sandbox, against a fresh pytest for each",
     "coding": "divide the time of an update of code generation",
+    "hollow": "whether neighbours tell hollow rewards of programs apart",
 }
 """Modules beside this one; a new benchmark is one module and one line here."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks import harness
+from benchmarks import harness, ranks
 from benchmarks.harness import Benchmark, Cell, at_most, column, named, option
 from benchmarks.rendering import Progress
 from benchmarks.stopwatch import DividedTurn
@@ -46,6 +46,8 @@ class Plan(harness.Plan):
     updates: int = 8
     """Updates of a turn: two intervals between rescorings."""
     warm_up: int = 50
+    two_processes: bool = True
+    """Whether to measure updates on two as well; the tiny model on generated tasks."""
     least_rounds: int = 5
     least_seconds: float = 8.0
 
@@ -65,13 +67,17 @@ class Plan(harness.Plan):
 
 
 def measure(plan: Plan, progress: Progress) -> list[Cell]:
-    """Time updates, then scorings."""
-    progress.expect(3)
+    """Time updates, on one process and on two, then scorings."""
+    progress.expect(4)
     with tempfile.TemporaryDirectory() as home:
         progress("building the model")
         bench = Bench(plan, Path(home))
         progress("updates")
         cells = bench.updates()
+        if plan.two_processes:
+            progress("updates on two processes")
+            tiny = replace(plan, model="tiny", data=None).config
+            cells += ranks.cells_of(tiny, Path(home), plan.updates, plan.least_rounds)
         progress("scoring")
         return cells + bench.scoring()
 
@@ -182,7 +188,15 @@ def _ratio(cell: Cell) -> str:
 BENCHMARK = Benchmark(
     title="Instruction tuning",
     plan=Plan(),
-    quick=Plan(capacity=64, pool=32, updates=4, warm_up=1, least_rounds=2, least_seconds=0.2),
+    quick=Plan(
+        capacity=64,
+        pool=32,
+        updates=4,
+        warm_up=1,
+        two_processes=False,
+        least_rounds=2,
+        least_seconds=0.2,
+    ),
     measure=measure,
     columns={
         "what": column("figure"),
@@ -204,6 +218,11 @@ BENCHMARK = Benchmark(
         Updates: 16 stream examples and 4 replayed ones, AdamW, from a full memory. `SPHERE`
         rescores a pool of up to 512 memories at every fourth update; its parts are in units of
         an update with uniform replay and add up to its ratio.
+
+        2 processes: over gloo, each with 8 of the stream examples; pool and replayed examples are
+        shared out. sharded: parameters, gradients and optimizer state spread by FSDP2, block by
+        block. Here figures are seconds, not the processor's own time, because processes wait for
+        each other; ratios are to uniform replay on the same processes.
 
         Scoring: losses, increments and features of the pool, against two plain forwards without
         gradients over the same batches of tokens. Padding: share of padding among these tokens.

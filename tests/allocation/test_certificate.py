@@ -1,5 +1,6 @@
 """The certificate: what approximate kernels really change lies inside, in every control."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,9 @@ from torch import Tensor
 
 from sphere_replay import Allocation, Sphere, allocate
 from sphere_replay.allocation import Control, FixedScales
+from sphere_replay.allocation.allocate import solve
 from sphere_replay.allocation.backing import Strength
+from sphere_replay.allocation.certificate import certify
 from sphere_replay.geometry import CellGeometry, Geometry, SquaredEuclidean, build_geometry
 from tensors import seeded
 
@@ -153,3 +156,33 @@ def test_small_memories_are_exact_to_the_last_bit_unless_asked_otherwise() -> No
     usual, exact = allocate(increments, features), allocate(increments, features, geometry="exact")
     assert torch.equal(usual.weights, exact.weights)
     assert isinstance(allocate(increments, features, geometry="cells").geometry, CellGeometry)
+
+
+def test_other_samples_of_rows_certify_the_same_weights_too() -> None:
+    increments, features, _ = memories(0)
+    recipe = Sphere.vision()
+    noisy: Geometry = Noisy(features, 0.03, 0)
+    found, trace = solve(increments.double(), noisy, recipe)
+    true = variation(found, allocate(increments, features, at_scales_of(found, recipe)))
+    errors = [
+        certify(found, trace, increments.double(), noisy, recipe, seed=seed) for seed in range(20)
+    ]
+    bounds = [error.total_variation for error in errors if error is not None]
+    assert len(set(bounds)) == 20
+    assert sum(true <= bound for bound in bounds) == 20
+
+
+def test_poor_certificates_are_told_where_the_library_chose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    increments, features, _ = memories(0)
+    monkeypatch.setattr("sphere_replay.geometry.build.EXACT_UP_TO", 100)
+    monkeypatch.setattr("sphere_replay.allocation.certificate.POOR", -1.0)
+    with pytest.warns(UserWarning, match=r'400 memories .* geometry="exact".* pool'):
+        allocate(increments, features)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        allocate(increments, features, geometry="cells")
+        allocate(increments, features, geometry="exact")
+        monkeypatch.undo()
+        allocate(increments, features)

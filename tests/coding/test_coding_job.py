@@ -72,6 +72,15 @@ def test_a_recorded_run_is_the_same_run_and_shows_its_programs(
         assert all(text.count("— advantage ") == 4 for text in tree["texts"])
 
 
+def test_options_of_the_selection_reach_it() -> None:
+    job = job_of(brief("sphere", select_options={"leave_one_out": True}))
+    with pytest.raises(Interrupted):
+        job.run(0, Recorder(job, stop_after=1))
+    assert job._trainer is not None
+    selection: Any = job._trainer.replay.weigher.selection
+    assert selection.recipe.leave_one_out
+
+
 def test_interrupted_between_two_updates_a_run_ends_with_the_same_bits(
     sphere: tuple[CodingJob, Recorder],
 ) -> None:

@@ -10,6 +10,7 @@ from sphere_replay.coding.presets import PRESETS, names, provenance, resolve
 from sphere_replay.errors import ConfigError
 from sphere_replay.replay import UNLABELLED
 from sphere_replay.runs.domains import domain_of
+from sphere_replay.runs.folder import identity
 
 
 def test_there_are_three_presets() -> None:
@@ -44,6 +45,21 @@ def test_the_settings_of_qwen_are_the_papers() -> None:
 def test_no_preset_runs_programs_without_isolation() -> None:
     assert not any(resolve(preset).unsafe for preset in PRESETS)
     assert resolve("coding-micro", unsafe=True).unsafe
+
+
+def test_selections_have_options_which_are_part_of_the_identity() -> None:
+    plain = resolve("coding-micro", "er", "sphere")
+    assert "select_options" not in plain.to_dict()  # nor in runs that were made without
+    alone = resolve("coding-micro", "er", "sphere", select_options={"leave_one_out": True})
+    assert alone.constants["selection"]["recipe"]["leave_one_out"] is True
+    assert CodingConfig.from_dict(json.loads(json.dumps(alone.to_dict()))) == alone
+    assert identity(alone.to_dict()) != identity(plain.to_dict())
+    for options, message in (
+        ({"leave": True}, "selection sphere: unknown option 'leave'"),
+        ({"agreement": 0.5}, "problems have none"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            resolve("coding-micro", "er", "sphere", select_options=options)
 
 
 def test_where_values_come_from() -> None:

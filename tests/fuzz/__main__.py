@@ -11,32 +11,10 @@ import multiprocessing
 import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-import torch
-
-from fuzz import allocations, files
-from fuzz.found import Found
-
-BLOCK = 100
-"""Cases between two words of a worker."""
-KINDS: dict[str, Callable[[int], Found]] = {"allocations": allocations.look, "files": files.look}
-
-
-def _block(kind: str, until: float, first: int) -> tuple[int, int, list[str]]:
-    """Cases looked at, checks made, and findings; nothing once the time is over."""
-    torch.set_num_threads(1)
-    cases = checks = 0
-    findings = []
-    for seed in range(first, first + BLOCK):
-        if time.time() > until:
-            break
-        found = KINDS[kind](seed)
-        cases += 1
-        checks += found.checks
-        findings += [f"{kind} --case {seed}: {problem}" for problem in found.problems]
-    return cases, checks, findings
+from fuzz.blocks import BLOCK, KINDS, look_at_block
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     first = secrets.randbelow(1 << 40) if arguments.seed is None else arguments.seed
     print(f"{arguments.kind}: cases from {first} on, {arguments.workers} at a time", flush=True)
     started = time.time()
-    work = partial(_block, arguments.kind, started + 60 * arguments.minutes)
+    work = partial(look_at_block, arguments.kind, started + 60 * arguments.minutes)
     cases = checks = count = 0
     context = multiprocessing.get_context("spawn")
     with context.Pool(arguments.workers) as pool:

@@ -28,6 +28,7 @@ RUNS: list[tuple[str, Callable[[], BaseModel], dict[str, Any]]] = [
     ("sphere-identity", t5, {"rank": 2, "schedule": "economical", "landmarks": 4}),
     ("mir-top", t5, {"rank": 0}),
     ("sphere-permuted", llama, {"rank": 2}),
+    ("sphere", llama, {"rank": 0, "answer_tokens": 1, "trained_blocks": 1, "tail": 1}),
     ("uniform", llama, {"rank": 2, "host": "none"}),
 ]
 

@@ -4,6 +4,7 @@ import math
 import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from instruct.small import SPEC, corpus, llama, save, t5, tokenizer
 from sphere_replay.errors import DataError
 from sphere_replay.instruct.encoding import PromptEncoder
 from sphere_replay.instruct.evaluation import answers
-from sphere_replay.instruct.models import load_base, lora_targets, with_adapters
+from sphere_replay.instruct.models import load_base, lora_targets
 from sphere_replay.instruct.tiny import (
     TinySpec,
     build_t5,
@@ -22,17 +23,24 @@ from sphere_replay.instruct.tiny import (
     denoise,
     tiny_folder,
 )
-from sphere_replay.language.models import BaseModel, trainable
+from sphere_replay.language.models import BaseModel, trainable, with_adapters
 from sphere_replay.randomness import generator_for
 from sphere_replay.storage.files import cached_folder
 from sphere_replay.storage.trees import fingerprint
 
 
+def adapted(base: BaseModel, rank: int, alpha: int, dropout: float, seed: int = 0) -> Any:
+    source = generator_for(seed, "initialization")
+    return with_adapters(
+        base, source, rank=rank, alpha=alpha, dropout=dropout, targets=lora_targets
+    )
+
+
 def test_lora_of_a_t5_sits_on_queries_and_values_of_all_attentions(tmp_path: Path) -> None:
     """The path of t5-large, on the same architecture in a folder of its own."""
     base = load_base(str(save(t5(), tmp_path)), corpus(), tmp_path)
-    assert lora_targets(base.model) == ("q", "v")
-    model = with_adapters(base, 8, 32, 0.1, generator_for(0, "initialization"))
+    assert lora_targets(base.model) == ["q", "v"]
+    model = adapted(base, 8, 32, 0.1)
     names = trainable(model)
     owners = {name.split(".lora_")[0].partition("base_model.model.")[2] for name in names}
     assert owners == {
@@ -51,8 +59,8 @@ def test_lora_of_a_t5_sits_on_queries_and_values_of_all_attentions(tmp_path: Pat
 
 def test_lora_of_a_llama_sits_on_its_projections() -> None:
     base = llama()
-    assert lora_targets(base.model) == ("q_proj", "v_proj")
-    model = with_adapters(base, 4, 8, 0.0, generator_for(0, "initialization"))
+    assert lora_targets(base.model) == ["q_proj", "v_proj"]
+    model = adapted(base, 4, 8, 0.0)
     assert {name.split(".")[-4] for name in trainable(model)} == {"q_proj", "v_proj"}
 
 
@@ -60,10 +68,7 @@ def test_adapters_depend_on_the_seed_alone() -> None:
     with torch.random.fork_rng(devices=[]):
         state = torch.get_rng_state()
         first, again, other = (
-            fingerprint(
-                with_adapters(t5(), 2, 4, 0.0, generator_for(seed, "initialization")).state_dict()
-            )
-            for seed in (0, 0, 1)
+            fingerprint(adapted(t5(), 2, 4, 0.0, seed).state_dict()) for seed in (0, 0, 1)
         )
         assert torch.equal(torch.get_rng_state(), state)
     assert first == again != other
@@ -72,7 +77,7 @@ def test_adapters_depend_on_the_seed_alone() -> None:
 def test_rank_zero_trains_everything() -> None:
     base = t5()
     base.model.requires_grad_(False)
-    model = with_adapters(base, 0, 32, 0.1, generator_for(0, "initialization"))
+    model = adapted(base, 0, 32, 0.1)
     assert trainable(model).keys() == dict(model.named_parameters()).keys()
 
 

@@ -101,6 +101,9 @@ def test_an_order_can_be_spelled_out() -> None:
         ({"cap": 1.5}, "cap takes int, got 1.5"),
         ({"rank": -1}, "rank must be at least 0, got -1"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"answer_tokens": 2}, "answer_tokens is 1 or left out"),
+        ({"trained_blocks": 1}, "set answer_tokens=1"),
+        ({"trained_blocks": 0, "answer_tokens": 1}, "trained_blocks must be at least 1, got 0"),
         ({"alpha": 1.5}, r"alpha must lie in \[0, 1\], got 1.5"),
         ({"unit_mass": 1}, "unit_mass takes bool, got 1"),
     ],
@@ -112,6 +115,13 @@ def test_bad_settings_are_refused_in_a_sentence(arguments: dict[str, Any], messa
 
 def test_what_only_one_selection_reads_limits_no_other() -> None:
     assert resolve("instruct-tiny", select="sphere", top=2).select == "sphere"
+
+
+def test_what_is_not_asked_for_is_no_part_of_the_identity() -> None:
+    """Runs from before these settings keep their identity."""
+    settings = {"texts", "instructions", "answer_tokens", "trained_blocks", "window", "tail"}
+    assert not settings & resolve("instruct-tiny").to_dict().keys()
+    assert settings <= resolve("instruct-smollm2").to_dict().keys()
 
 
 def test_equal_numbers_are_one_configuration() -> None:

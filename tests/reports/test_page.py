@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from plugged import EXAMPLE, forgotten
 from sphere_replay.cli import main
 from sphere_replay.reports.atlas import atlas, png
 from sphere_replay.reports.collection import save_collection
@@ -66,7 +67,7 @@ def test_scripts_make_no_markup_and_fetch_nothing() -> None:
 @pytest.mark.skipif(not RESULTS.is_dir(), reason="the committed results are not installed")
 def test_the_committed_results_make_a_page_of_sensible_size(tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    assert write_report([RESULTS], out, "Results") < LARGEST
+    assert write_report([RESULTS], out, "Results").size < LARGEST
     experiments = data_in(out.read_text())["experiments"]
     assert len(experiments) == len(list(RESULTS.glob("*.json")))
     mnist = next(each for each in experiments if each["name"] == "mnist")
@@ -148,6 +149,35 @@ def test_an_experiments_file_stands_for_its_finished_runs(tmp_path: Path) -> Non
     assert {"name": "limit", "value": "60"}.items() <= next(
         setting for setting in content["settings"] if setting["name"] == "limit"
     ).items()
+
+
+def test_an_experiment_with_plugins_is_reported_in_a_process_that_knows_them_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment, runs, out = tmp_path / "mine.toml", tmp_path / "elsewhere", tmp_path / "page.html"
+    head = 'title = "Mine"\npreset = "shapes"\nseeds = 1\n'
+    named = f"plugins = ['{EXAMPLE}']\n"
+    rows = '[[rows]]\nmethod = "ER"\n[[rows]]\nmethod = "Mine"\nselect = "tempered"\n'
+    experiment.write_text(head + named + rows)
+    with forgotten():
+        assert main(["report", str(experiment), "--runs", str(runs)]) == 2
+        assert "make them with: sphere sweep" in capsys.readouterr().err
+    with forgotten():
+        assert main(["sweep", str(experiment), "--out", str(runs), "--quiet"]) == 0
+    words = ["report", str(experiment), "--runs", str(runs), "--out", str(out)]
+    for content, plugin in ((head + named + rows, []), (head + rows, ["--plugin", str(EXAMPLE)])):
+        experiment.write_text(content)
+        with forgotten():
+            assert main([*words, *plugin]) == 0
+        page = out.read_text()
+        assert "tempered" in page
+        assert f"sphere table {experiment} --runs {runs} --latex" in page
+    manifest = next(runs.glob("*/manifest.json"))
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"code": "another"}))
+    capsys.readouterr()
+    with forgotten():
+        assert main([*words, "--plugin", str(EXAMPLE)]) == 0
+    assert "1 of 2 results were made by other code" in capsys.readouterr().err
 
 
 def test_nothing_to_report_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

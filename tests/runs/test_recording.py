@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.allocation import Sphere, allocate
+from sphere_replay.allocation.backing import Votes
 from sphere_replay.cli import main
 from sphere_replay.geometry import build_geometry
 from sphere_replay.replay import MirProportional, Weighting
@@ -93,10 +94,14 @@ def test_neighbours_and_their_shares_are_the_largest_of_the_kernel() -> None:
     torch.testing.assert_close(shares.double(), expected.values, rtol=1e-4, atol=1e-6)
 
 
-def test_numbers_are_those_of_the_allocation_and_votes_those_of_the_neighbours() -> None:
+@pytest.mark.parametrize("votes", Votes)
+def test_numbers_are_those_of_the_allocation_and_votes_those_of_the_neighbours(
+    votes: Votes,
+) -> None:
     scores, labels = memories()
+    labels[labels == 3] = 0  # a frequent label, to which plain votes go
     assert scores.features is not None
-    recipe = Sphere.calibrated()
+    recipe = Sphere.calibrated(votes=votes)
     allocation = allocate(scores.increments, scores.features, recipe, labels=labels)
     weighting = Weighting(allocation.probabilities, allocation=allocation, scores=scores)
     tree = what_was_seen(scores, weighting, Sphere.vision(), shown(labels))
@@ -106,12 +111,18 @@ def test_numbers_are_those_of_the_allocation_and_votes_those_of_the_neighbours()
     assert tree["agreement"] == allocation.agreement
     unit = torch.nn.functional.normalize(scores.features.double(), dim=1)
     kernel = torch.exp(-torch.cdist(unit, unit).square() / allocation.eps_s).fill_diagonal_(0)
-    for memory in (0, 17, 39):
-        cast = torch.zeros(4, dtype=torch.float64)
-        cast.index_add_(0, labels, kernel[memory])
-        best = int(cast.argmax())
-        assert tree["voted"][memory, 0] == best
-        assert tree["votes"][memory, 0] == pytest.approx(float(cast[best] / cast.sum()), rel=1e-3)
+    for memory in range(len(labels)):
+        cast = torch.zeros(3, dtype=torch.float64)
+        for other, label in enumerate(labels.tolist()):
+            cast[label] += kernel[memory, other]
+        if votes is Votes.BALANCED:
+            others = labels[torch.arange(len(labels)) != memory]
+            cast /= torch.tensor([int((others == label).sum()) for label in range(3)])
+        given = dict(zip(tree["voted"][memory].tolist(), tree["votes"][memory], strict=True))
+        for label in range(3):
+            assert given[label] == pytest.approx(float(cast[label] / cast.sum()), rel=1e-3)
+        own = given[int(labels[memory])] / max(given.values())
+        assert float(tree["backing"][memory]) == pytest.approx(float(own), rel=1e-3)
 
 
 def test_selections_that_ask_nobody_are_shown_what_neighbours_would_say() -> None:

@@ -12,7 +12,7 @@ from sphere_replay.allocation.backing import (
     noise_strength,
     permuted_within_classes,
 )
-from sphere_replay.allocation.certificate import Trace, certify
+from sphere_replay.allocation.certificate import Trace, certify, warn_if_poor
 from sphere_replay.allocation.controls import (
     Control,
     matching_temperature,
@@ -71,7 +71,8 @@ def allocate(
             nothing else.
         budget: Bytes that distances may occupy; beyond it they are recomputed tile by tile.
         geometry: `auto` is exact up to `EXACT_UP_TO` memories and approximate beyond, with a bound
-            on what that changes in `Allocation.error`; `exact` is exact at any size. See `Kind`.
+            on what that changes in `Allocation.error` and a warning where it is poor; `exact` is
+            exact at any size. See `Kind`.
 
     Returns:
         The allocation. If no consensus is positive, or the temperature is zero, nothing is
@@ -114,13 +115,18 @@ def allocate(
     delta = delta.masked_fill(delta.abs() < SMALLEST_INCREMENT, 0.0)
     if recipe.control is Control.PERMUTED:
         places = _shuffled(places, recipe, generator)
+<<<<<<< HEAD
     precision = torch.promote_types(increments.dtype, torch.float32)
     rounding = max(torch.finfo(precision).eps, torch.finfo(places.dtype).eps)
     result, trace = _allocate(delta, places, recipe, running_scale, rounding)
+=======
+    result, trace = solve(delta, places, recipe, running_scale)
+>>>>>>> main
     if labels is not None:
         labels = labels.to(places.device)
         result = _with_backing(result, places, labels, recipe, generator)
     result = replace(result, error=certify(result, trace, delta, places, recipe, labels))
+<<<<<<< HEAD
     return result.to(precision)
 
 
@@ -130,7 +136,17 @@ def _allocate(
     recipe: Sphere,
     running_scale: float | None,
     rounding: float,
+=======
+    if isinstance(features, Tensor) and Kind(geometry) is Kind.AUTO:
+        warn_if_poor(result.error, len(delta))
+    return result.to(torch.promote_types(increments.dtype, torch.float32))
+
+
+def solve(
+    delta: Tensor, geometry: Geometry, recipe: Sphere, running_scale: float | None = None
+>>>>>>> main
 ) -> tuple[Allocation, Trace]:
+    """The allocation before labels have a say, of increments in the geometry's precision."""
     alone = recipe.control is Control.IDENTITY
     eps_s, eps_t = recipe.scales.bandwidths(geometry)
     smoother = _smoother(recipe, geometry, eps_s, rounding)
@@ -238,7 +254,7 @@ def _with_backing(
     if recipe.control is Control.BACKING_PERMUTED:
         shares = permuted_within_classes(shares, labels, _given(generator, recipe, "backing"))
     a = recipe.agreement * (noise_strength(noise) if recipe.strength is Strength.NOISE else 1.0)
-    reported = replace(full, backing=shares, label_noise=noise, agreement=a)
+    reported = replace(full, backing=shares, label_noise=noise, agreement=a, votes=recipe.votes)
     if a == 0:
         return reported
     weights = full.weights * (1 - a + a * shares)

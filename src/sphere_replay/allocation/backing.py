@@ -70,9 +70,7 @@ def back_labels(
     width = max(_CLASSES_HELD, _VOTES_HELD // len(labels))
     for block in torch.split(torch.arange(len(classes), device=labels.device), width):
         members = belongs[:, None] == block
-        cast = geometry.apply_kernel(eps, members.to(precision), others_only=True)
-        if votes is Votes.BALANCED:
-            cast = cast / (counts[block] - members.long()).clamp(min=1)
+        cast = votes_cast(geometry, eps, members, counts[block], votes)
         own += (cast * members).sum(dim=1)
         leading = cast.amax(dim=1)
         # The share of all labels that would not be outvoted here, were they this memory's.
@@ -85,6 +83,25 @@ def back_labels(
     outvoted = float((own < _TIE * most)[heard].sum())
     expected = float((1 - by_chance)[heard].sum())
     return Backing(shares, min(1.0, outvoted / expected) if expected > 0 else 0.0)
+
+
+def votes_cast(
+    geometry: Geometry, eps: float, members: Tensor, counts: Tensor, votes: Votes
+) -> Tensor:
+    """What the others of each memory give to some classes, `[m, c]`.
+
+    Args:
+        geometry: Of the memories.
+        eps: Kernel scale.
+        members: Whether each memory has each of the labels, `[m, c]`.
+        counts: How many memories have it, `[c]`.
+        votes: How they are counted.
+    """
+    precision = accumulation_dtype(geometry.device)
+    cast = geometry.apply_kernel(eps, members.to(precision), others_only=True)
+    if votes is Votes.BALANCED:
+        cast = cast / (counts - members.long()).clamp(min=1)
+    return cast
 
 
 def shares_of_votes(kernel: Tensor, labels: Tensor, chosen: Tensor, votes: Votes) -> Tensor:

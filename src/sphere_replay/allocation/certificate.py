@@ -16,6 +16,7 @@ be at most. Scales, temperature and agreement are those of the allocation; round
 """
 
 import math
+import warnings
 from typing import NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from sphere_replay.allocation.backing import Votes, shares_of_votes
 from sphere_replay.allocation.controls import Control
 from sphere_replay.allocation.recipe import Sphere
 from sphere_replay.allocation.result import Allocation, Certificate
-from sphere_replay.geometry import Geometry, exact_rows
+from sphere_replay.geometry import EXACT_UP_TO, Geometry, exact_rows
 from sphere_replay.numeric import accumulation_dtype
 
 ROWS = 512
@@ -35,8 +36,11 @@ _CONFIDENCE, _QUANTILE = 0.99, 2.334
 """One-sided, of Student's t with 511 degrees of freedom."""
 
 _PANEL_BYTES = 1 << 26
-_SEED = 20
+SEED = 20
 """The sample is fixed by the number of memories and their weights: no caller's draws move."""
+
+POOR = 0.05
+"""Total variation from which on `allocate` warns, if it chose to approximate by itself."""
 
 UNCERTIFIED = (Control.CONSENSUS, Control.MATCHED_MIR, Control.BACKING_PERMUTED)
 """Controls that match a temperature to the whole result, or shuffle it: no row tells how far."""
@@ -58,6 +62,7 @@ def certify(
     geometry: Geometry,
     recipe: Sphere,
     labels: Tensor | None = None,
+    seed: int = SEED,
 ) -> Certificate | None:
     """A bound on the error of the allocation; None if it is exact or its control has none."""
     rows = exact_rows(geometry)
@@ -68,7 +73,7 @@ def certify(
     if result.mass == 0:
         return Certificate(1.0, 1.0, 0)  # nothing is left to compare
     chances = _chances(result)
-    generator = torch.Generator().manual_seed(_SEED)
+    generator = torch.Generator().manual_seed(seed)
     points = torch.rand(ROWS, dtype=torch.float64, generator=generator).to(chances.device)
     chosen = torch.searchsorted(chances.cumsum(0) / chances.sum(), points)
     chosen = chosen.clamp_(max=len(delta) - 1)
@@ -78,6 +83,18 @@ def certify(
     sampled = bounds / chances[chosen]
     likely = sampled.mean() + _QUANTILE * sampled.std() / math.sqrt(ROWS)
     return Certificate(min(1.0, float(likely)), _CONFIDENCE, ROWS)
+
+
+def warn_if_poor(error: Certificate | None, size: int) -> None:
+    """Tell whoever let the library choose a geometry what to do instead."""
+    if error is not None and error.total_variation > POOR:
+        warnings.warn(
+            f"replay probabilities of {size} memories are certified to "
+            f"{error.total_variation:.0%} of total variation only: their kernel has no cheap "
+            f'approximation. Pass geometry="exact", which takes time in proportion to m², or '
+            f"score a pool of up to {EXACT_UP_TO} candidates, which is exact",
+            stacklevel=3,
+        )
 
 
 def _chances(result: Allocation) -> Tensor:

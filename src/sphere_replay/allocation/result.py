@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from sphere_replay.allocation.backing import Votes
 from sphere_replay.allocation.sampling import Sample, Scheme, draw, sample
 from sphere_replay.geometry import Geometry, Neighborhood
 from sphere_replay.numeric import effective_sample_size
@@ -61,6 +62,8 @@ class Allocation:
     """The label noise that the memory shows (see `Backing.label_noise`); None without labels."""
     agreement: float = 0.0
     """a: how strongly backing counted in the weights."""
+    votes: Votes = Votes.PLAIN
+    """How the votes were counted that backing is made of."""
     error: Certificate | None = None
     """How far the probabilities may be from exact ones. None if they are exact, or if the control
     matches or shuffles the whole result, which no sample of rows can tell about."""

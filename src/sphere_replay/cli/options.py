@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from sphere_replay.codebase import Code
     from sphere_replay.config import RunConfig
     from sphere_replay.runs.table import Table
-    from sphere_replay.runs.table_runs import TableRun
 
-_OWN_PLACES = ("preset", "dataset", "host", "select", "seed")
+_OWN_PLACES = ("preset", "host", "select", "seed")
 """Settings of every domain that are not for `--set`."""
 
 
@@ -144,21 +143,6 @@ def warn_of_others(made_by: Iterable["Code | None"]) -> None:
 
     if sentence := warning_of_others(made_by):
         print(f"sphere: {sentence}", file=sys.stderr)
-
-
-def nothing_of(runs: Iterable["TableRun"], place: Path, remedy: str) -> UsageError:
-    """The error of a table without results, with a word on those that are nearly the same."""
-    stems = {run.config.run_name for run in runs}
-    others = {
-        path.parent.name
-        for path in place.glob("*/results.json")
-        if path.parent.name.rpartition("-")[0] in stems
-    }
-    hint = (
-        f"; {len(others)} runs there have the same names, but other settings, another version, or "
-        "other code of a plug-in"
-    )
-    return UsageError(f"no results in {place}; make them with: {remedy}{hint if others else ''}")
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:

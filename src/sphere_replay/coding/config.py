@@ -1,6 +1,6 @@
 """Everything that decides a code-generation run, as one flat value: the run's identity."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from sphere_replay.allocation import Sphere
@@ -9,7 +9,7 @@ from sphere_replay.coding.micro_model import FORMAT, MicroSpec
 from sphere_replay.config import RunConfig, described, one_of
 from sphere_replay.errors import ConfigError
 from sphere_replay.integrations.trl.arguments import OBJECTIVE
-from sphere_replay.replay import SELECTIONS, UNLABELLED, ReplaySettings, selection_named
+from sphere_replay.replay import SELECTIONS, UNLABELLED, ReplaySettings
 from sphere_replay.sandbox import Limits
 
 __all__ = ["HOST_NAMES", "MICRO", "SPLITS", "CodingConfig"]
@@ -89,6 +89,8 @@ class CodingConfig(ReplaySettings, RunConfig):
     device: str = "cpu"
     threads: int = 1
     """CPU threads; sums are split by them, so results depend on it in the last digits."""
+    select_options: dict[str, Any] = field(default_factory=dict)
+    """The selection's own, where they are not its defaults."""
 
     def __post_init__(self) -> None:
         self.check_fields()
@@ -108,6 +110,7 @@ class CodingConfig(ReplaySettings, RunConfig):
             seed=0, generations=2, rank=0, strength=0, favor=1, weight_decay=0, warm_up=0
         )
         self.check_replay(UNLABELLED, distinct=False)
+        self._check_options()
         if self.host == "none" and self.select != "uniform":
             raise ConfigError("none replays nothing: leave --select at uniform")
         if self.pool is not None and self.pool > self.capacity:
@@ -129,6 +132,14 @@ class CodingConfig(ReplaySettings, RunConfig):
         if len(set(self.stage_names)) < len(self.stage_names):
             raise ConfigError(f"stages={self.stages} names a stage twice")
 
+    def _check_options(self) -> None:
+        self.selection_on(self.recipe)
+        if self.select_options.get("agreement"):
+            raise ConfigError(
+                "select.agreement asks neighbours about class labels, and problems have none: "
+                "leave it at 0"
+            )
+
     @property
     def stage_names(self) -> tuple[str, ...]:
         """The stages asked for; none: all there are."""
@@ -145,6 +156,21 @@ class CodingConfig(ReplaySettings, RunConfig):
         return MicroSpec(steps=self.warm_up)
 
     @property
+    def recipe(self) -> Sphere:
+        """Of the selections built on SPHERE; its d0 is the training prompts' own."""
+        return Sphere.coding(None, alpha=self.alpha)
+
+    @property
+    def of_selection(self) -> dict[str, Any]:
+        """The selection's own options."""
+        return self.select_options
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Options of the selection where none is said: the constants have its defaults."""
+        return () if self.select_options else ("select_options",)
+
+    @property
     def parts(self) -> dict[str, object]:
         """What plug-ins may bring."""
         return {"select": SELECTIONS[self.select]}
@@ -152,11 +178,9 @@ class CodingConfig(ReplaySettings, RunConfig):
     @property
     def constants(self) -> dict[str, Any]:
         """Of the selection, GRPO and its optimizer, the sandbox, and a model made on the spot."""
-        # d0 is the training prompts' own: it comes with the data.
-        selection = selection_named(self.select, Sphere.coding(None, alpha=self.alpha))
         made_here = {"format": FORMAT, **described(self.micro)}
         return {
-            "selection": described(selection),
+            "selection": described(self.selection_on(self.recipe)),
             "allocation": dict(FLOORS),
             "objective": dict(OBJECTIVE),
             "optimizer": {"kind": "AdamW", **ADAMW},

@@ -12,12 +12,12 @@ import torch
 from sphere_replay.coding.config import CodingConfig
 from sphere_replay.coding.evaluation import accuracy
 from sphere_replay.coding.grading import Grader, VisibleReward, open_sandbox
-from sphere_replay.coding.models import load_policy, prompt_ids, with_adapters
+from sphere_replay.coding.models import load_policy, prompt_ids
 from sphere_replay.coding.problems import Problem, digest
 from sphere_replay.coding.stages import build_stages, load_problems
 from sphere_replay.coding.tally import Tally
 from sphere_replay.extras import require
-from sphere_replay.language.models import BaseModel, trainable
+from sphere_replay.language.models import BaseModel, trainable, with_adapters
 from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.runs.job import AfterStep, check_device, diverged, ends_of_tasks
 from sphere_replay.runs.recording import moments_of
@@ -70,8 +70,13 @@ class CodingJob:
         }
         self._grader = Grader(sandbox)
         self._reward = VisibleReward(self._grader, used)
-        adapted = with_adapters(base, config, generator_for(config.seed, "adapters"))
-        self.model = adapted.to(config.device)
+        self.model = with_adapters(
+            base,
+            generator_for(config.seed, "adapters"),
+            rank=config.rank,
+            alpha=config.lora_alpha,
+            targets=lambda model: "all-linear",
+        ).to(config.device)
         self._trainable = trainable(self.model)
         self._initial: list[float] = []
         self._accuracy: list[list[float]] = []

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sphere_replay.coding.config import MICRO, CodingConfig
 from sphere_replay.coding.micro_model import micro_folder
 from sphere_replay.coding.problems import Problem
@@ -14,7 +12,6 @@ from sphere_replay.errors import DataError
 from sphere_replay.extras import require
 from sphere_replay.language.models import BaseModel, load_pretrained
 from sphere_replay.language.smollm2 import smollm2_folder
-from sphere_replay.randomness import globally_seeded
 
 REQUEST = "\n\nAnswer with the program alone, in one Python code block."
 """Ends every question to a model that holds conversations."""
@@ -41,21 +38,6 @@ def load_policy(config: CodingConfig, home: Path) -> BaseModel:
         base = BaseModel(base.model, generic.from_pretrained(source))
     base.tokenizer.padding_side = "left"
     return base
-
-
-def with_adapters(base: BaseModel, config: CodingConfig, generator: torch.Generator) -> Any:
-    """The model with LoRA on all its projections; rank 0 trains all parameters."""
-    if config.rank == 0:
-        return base.model.requires_grad_(True)
-    peft = require("peft", "coding")
-    settings = peft.LoraConfig(
-        task_type="CAUSAL_LM",
-        r=config.rank,
-        lora_alpha=config.lora_alpha,
-        target_modules="all-linear",
-    )
-    with globally_seeded(generator):
-        return peft.get_peft_model(base.model, settings)
 
 
 def prompt_of(problem: Problem, tokenizer: Any) -> Prompt:

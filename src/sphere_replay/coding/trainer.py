@@ -4,7 +4,8 @@ Needs TRL, so nothing imports this module before a run starts.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -27,6 +28,18 @@ from sphere_replay.extras import require
 from sphere_replay.integrations.trl import GroupReplayArguments, paper_settings
 from sphere_replay.integrations.trl.trainer import SphereGRPOTrainer
 from sphere_replay.randomness import generator_for, globally_seeded
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Replay(GroupReplayArguments):
+    """Those of a trainer, which takes a selection with options as an object; a run has names."""
+
+    select_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def of_selection(self) -> Mapping[str, Any]:
+        """The selection's own options."""
+        return self.select_options
 
 
 class CodingTrainer(SphereGRPOTrainer):
@@ -159,7 +172,7 @@ def build_trainer(
             "dataloader_pin_memory": not on_cpu,
         }
     )
-    replay = GroupReplayArguments(
+    replay = _Replay(
         capacity=config.capacity,
         pool=config.pool,
         replay_batch=config.replay_batch,
@@ -169,6 +182,7 @@ def build_trainer(
         strength=config.strength,
         favor=config.favor,
         replay_seed=config.seed,
+        select_options=config.select_options,
     )
     # transformers seeds the global generator as it starts; afterwards it is as it was.
     with globally_seeded(generator_for(config.seed, "initialization")):

@@ -1,26 +1,30 @@
 """Memories in cells: groups of near points, each around a center, stored one after the other.
 
 A large geometry treats pairs of memories by the cells they lie in. Cells come from a few rounds of
-k-means on a sample; those that grow too large are cut along their longest direction, so that a
-dense cluster, or a thousand copies of one point, costs no more than anything else.
+k-means on a sample, and of another k-means within each group where there are many; those that grow
+too large are cut along their longest direction, so that a dense cluster, or a thousand copies of
+one point, costs no more than anything else.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from sphere_replay.geometry.embeddings import UnitRows
+from sphere_replay.geometry.threads import in_order
 from sphere_replay.numeric import accumulation_dtype
 
-MOST_CELLS, LEAST_MEMBERS, MOST_MEMBERS = 1024, 64, 1024
+MOST_CELLS, LEAST_MEMBERS = 8192, 64
 """Cells of at least so many members on average until there are so many, then larger ones."""
 
+_MOST_GROUPS = 512
+"""Cells that are found at once; more are parts of these."""
 _ROUNDS = 6
 _SAMPLED_PER_CELL = 32
 OVERSIZE = 2
 """Times the average size, at which a cell is cut."""
-_ASSIGNED_AT_ONCE = 1 << 23
+_AT_ONCE = 1 << 22
 """Distances to centers held at a time."""
 
 
@@ -30,8 +34,6 @@ class Cells:
     Args:
         rows: The points.
         generator: Chooses the sample that centers are found by.
-        previous: Cells of the same memories before some of them moved. Its centers are kept, and
-            those that did not move keep their cell without a search.
 
     Attributes:
         points: The rows, cell after cell.
@@ -39,7 +41,6 @@ class Cells:
         cell_of: Cell of each place, `[m]`.
         spans: The places of each cell, and `sizes` how many these are.
         centers: Mean of each cell, `[c, d]`.
-        spread: How far each place lies from its center, in units in which landmarks err, `[m]`.
     """
 
     points: Tensor
@@ -48,24 +49,13 @@ class Cells:
     cell_of: Tensor
     centers: Tensor
 
-    def __init__(
-        self, rows: UnitRows, generator: torch.Generator, previous: "Cells | None" = None
-    ) -> None:
+    def __init__(self, rows: UnitRows, generator: torch.Generator) -> None:
         points = rows.all(torch.float32)
         size = len(points)
-        count = max(1, min(MOST_CELLS, size // LEAST_MEMBERS), size // MOST_MEMBERS)
-        if previous is None:
-            belongs = _assign(points, _centers(points, count, generator))
-        else:
-            count = len(previous)
-            belongs = previous.cell_of[previous.places]
-            moved = (points != previous.points[previous.places]).any(dim=1).nonzero()[:, 0]
-            belongs[moved] = _assign(points[moved], previous.centers)
-        sizes = belongs.bincount(minlength=count).tolist()
+        count = max(1, min(MOST_CELLS, size // LEAST_MEMBERS))
+        most = OVERSIZE * max(1, size // count)
         groups = [
-            part
-            for group in torch.split(belongs.argsort(stable=True), sizes)
-            for part in _cut(group, points, OVERSIZE * max(1, size // count))
+            part for group in _found(points, count, generator) for part in _cut(group, points, most)
         ]
         self.members = torch.cat(groups)
         self.places = torch.empty_like(self.members)
@@ -76,20 +66,14 @@ class Cells:
         self.spans = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
         self.points = points[self.members]
         self.centers = torch.stack([self.points[span].mean(dim=0) for span in self.spans])
-        self.spread = self._spread()
-        self._between: dict[bool, Tensor] = {}
         self._near: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
         return len(self.spans)
 
-    def between(self, root: bool) -> Tensor:
-        """Costs between centers, `[c, c]`."""
-        if root not in self._between:
-            centers = self.centers.to(accumulation_dtype(self.centers.device))
-            costs = costs_between(centers, centers, root=root).fill_diagonal_(0)
-            self._between[root] = costs.to(self.centers.dtype)
-        return self._between[root]
+    def deviations(self, cell: int) -> Tensor:
+        """How the members of a cell lie around its center, `[n, d]`."""
+        return self.points[self.spans[cell]] - self.centers[cell]
 
     def near(self, pairs: int) -> Tensor:
         """Each cell with itself, and with the nearest of others until these hold `pairs` memories.
@@ -97,22 +81,17 @@ class Cells:
         bool `[c, c]`, symmetric.
         """
         if pairs not in self._near:
-            order = self.between(root=False).argsort(dim=1, stable=True)
-            sizes = self.sizes[order]
-            before = sizes.cumsum(dim=1) - sizes
-            near = torch.empty_like(before, dtype=torch.bool).scatter_(1, order, before < pairs)
+            near = torch.zeros(len(self), len(self), dtype=torch.bool, device=self.points.device)
+            most = min(len(self), 1 + 4 * pairs * len(self) // len(self.points))
+            centers = self.centers.to(accumulation_dtype(self.centers.device))
+            for rows in torch.arange(len(self), device=near.device).split(256):
+                costs = costs_between(centers[rows], centers, root=False)
+                order = costs.topk(most, dim=1, largest=False).indices
+                sizes = self.sizes[order]
+                before = sizes.cumsum(dim=1) - sizes
+                near[rows] = near[rows].scatter_(1, order, before < pairs)
             self._near[pairs] = (near | near.T).fill_diagonal_(True)
         return self._near[pairs]
-
-    def _spread(self) -> Tensor:
-        """u^T Σ u of each deviation u from its center, Σ the mean of u u^T over all memories."""
-        deviations = (self.points[span] - self.centers[c] for c, span in enumerate(self.spans))
-        covariance = sum((part.T @ part for part in deviations), torch.zeros(())) / len(self.points)
-        spread = torch.empty(len(self.points), device=self.points.device)
-        for cell, span in enumerate(self.spans):
-            part = self.points[span] - self.centers[cell]
-            spread[span] = ((part @ covariance) * part).sum(dim=1)
-        return spread
 
 
 def costs_between(left: Tensor, right: Tensor, *, root: bool) -> Tensor:
@@ -126,22 +105,51 @@ def _centers(points: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """k-means on a sample, from `count` of its points."""
     chosen = torch.randperm(len(points), generator=generator)[: _SAMPLED_PER_CELL * count]
     sample = points[chosen.to(points.device)]
-    centers = sample[:count].clone()
+    return _k_means(sample, sample[:count])
+
+
+def _k_means(points: Tensor, centers: Tensor) -> Tensor:
+    """A few rounds from the given centers on; one that loses all its points stays."""
     for _ in range(_ROUNDS):
-        belongs = _assign(sample, centers)
-        sums = torch.zeros_like(centers).index_add_(0, belongs, sample)
-        numbers = belongs.bincount(minlength=count)[:, None]
+        belongs = _assign(points, centers)
+        sums = torch.zeros_like(centers).index_add_(0, belongs, points)
+        numbers = belongs.bincount(minlength=len(centers))[:, None]
         centers = torch.where(numbers > 0, sums / numbers.clamp(min=1), centers)
     return centers
+
+
+def _found(points: Tensor, count: int, generator: torch.Generator) -> list[Tensor]:
+    """About `count` groups of near points, as indices; many in two steps."""
+    groups = min(count, _MOST_GROUPS)
+    whole = list(_members(_assign(points, _centers(points, groups, generator)), groups))
+    if count == groups:
+        return whole
+
+    def split(group: Tensor) -> list[Tensor]:
+        parts = round(len(group) * count / len(points))
+        if parts < 2:
+            return [group]
+        inside = points[group]
+        centers = _k_means(inside, inside[:: -(-len(group) // parts)])
+        return [group[part] for part in _members(_assign(inside, centers), len(centers))]
+
+    return [part for parts in in_order(split, whole, points.device) for part in parts]
+
+
+def _members(belongs: Tensor, count: int) -> Sequence[Tensor]:
+    """Who belongs to each of `count` groups."""
+    return torch.split(belongs.argsort(stable=True), belongs.bincount(minlength=count).tolist())
 
 
 def _assign(points: Tensor, centers: Tensor) -> Tensor:
     """The nearest center of each point, `[m]`."""
     half = centers.square().sum(dim=1) / 2
-    step = max(1, _ASSIGNED_AT_ONCE // len(centers))
-    return torch.cat(
-        [(half - part @ centers.T).argmin(dim=1) for part in torch.split(points, step)]
-    )
+    parts = torch.split(points, max(1, _AT_ONCE // len(centers)))
+
+    def nearest(part: Tensor) -> Tensor:
+        return torch.addmm(half, part, centers.T, alpha=-1).argmin(dim=1)
+
+    return torch.cat(list(in_order(nearest, parts, points.device)))
 
 
 def _cut(group: Tensor, points: Tensor, most: int) -> Iterator[Tensor]:

@@ -1,38 +1,30 @@
-"""Geometries for more memories than have pairs to spare: near pairs exactly, the rest by landmarks.
+"""Geometries for more memories than have pairs to spare: near pairs exactly, the rest by moments.
 
-Memories lie in cells (see `cells`). The kernel between i in cell a and j in cell b is
-
-    near cells:  K_ij = exp(-C_ij / eps)
-    all others:  K_ij = g_i g_j exp(-(C(i, b) + C(a, j) - C(a, b)) / eps)
-
-with the cells' centers for landmarks. For squared distances the second line misses nothing but the
-product of two deviations from centers, which is as often positive as negative; g_i, a function of
-how far i lies from its center, makes up for what it does on average (see `pilot`). Both lines are
-symmetric and positive, and K_ii = 1 is among the first: row sums are positive, and what a
-transposed average hands out is what it was given.
+Memories lie in cells (see `cells`). Pairs of near cells have their exact kernel, and the others are
+carried from cell to cell by the moments of how members lie in them (see `far`). A few exact rows
+tell which of the two a scale needs (see `pilot`). Row sums are positive: K_ii = 1 is always exact.
 """
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from sphere_replay.geometry.calibration import scale_of_neighbors
 from sphere_replay.geometry.cells import Cells, costs_between
+from sphere_replay.geometry.far import LEAST_EXPONENT, Far
+from sphere_replay.geometry.moments import Moments
 from sphere_replay.geometry.order import smallest
-from sphere_replay.geometry.pilot import (
-    LARGEST_EXPONENT,
-    LEAST_EXPONENT,
-    Plan,
-    Rows,
-    planned,
-)
+from sphere_replay.geometry.pilot import PILOTS, Plan, Rows, planned
 from sphere_replay.geometry.protocol import Neighborhood
 from sphere_replay.geometry.sources import PointSource
+from sphere_replay.geometry.threads import in_order
 from sphere_replay.numeric import accumulation_dtype, median
 
-PAIRS = 2048
+PAIRS = 1536
 """Memories near each one, about, whose kernel is exact; at least those of its own cell."""
 
 _NOTHING = 1e-30
@@ -41,11 +33,12 @@ _ROUNDING = 1e-3
 """Times eps: larger rounding errors of a distance are not tolerated."""
 _CLOSE, _CLOSE_AT_ONCE = 1e-3, 1 << 15
 """Squared distances below this are computed from differences, so many at a time."""
-_WIDTH = 2048
+_WIDTH = 1024
 """Columns of a tile."""
 
-_SEARCHED = 1 << 30
-"""Distances looked at for neighbour radii: those of all up to 32,768 memories, then of fewer."""
+_ALL_SEARCHED, _SEARCHED = 32_768, 1024
+"""Memories up to which all give their neighbour radii, and how many do of more than that."""
+_SEARCH_ROWS, _SEARCH_COLUMNS = 512, 1 << 14
 _MEDIAN_ROWS = 4096
 _SCALE_ROWS, _FEW_ROWS = 128, 32
 _PANEL_BYTES = 1 << 26
@@ -87,23 +80,13 @@ class CellGeometry:
         """Why this geometry was chosen."""
         self._plans: dict[float, Plan] = {}
 
-    def renewed(self, source: PointSource) -> "CellGeometry":
-        """The geometry of newer features: memories that did not move stay in their cells."""
-        cells = Cells(source.points, torch.Generator(), previous=self.cells)
-        geometry = type(self)(source, self._pairs, cells=cells)
-        geometry.why = self.why
-        return geometry
-
     def apply_kernel(self, eps: float, vectors: Tensor, *, others_only: bool = False) -> Tensor:
         """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`; see `plan` for what is exact."""
-        plan, raw = self.plan(eps), eps * self.unit
+        plan = self.plan(eps)
         stacked = vectors.reshape(self.size, -1).to(self.dtype)[self.cells.members]
-        result = torch.zeros(
-            stacked.shape, dtype=accumulation_dtype(self.device), device=self.device
-        )
-        self._add_near(result, raw, stacked, plan.near, others_only=others_only)
-        if plan.gains is not None:
-            self._add_far(result, raw, stacked, plan.near, plan.gains)
+        result = self._near(eps * self.unit, stacked, plan.near, others_only=others_only)
+        if plan.far is not None:
+            result += plan.far.apply(stacked)
         if others_only:
             result.masked_fill_(result.abs() < _NOTHING, 0.0)
         return result[self.cells.places].reshape(vectors.shape)
@@ -133,7 +116,9 @@ class CellGeometry:
         mass, squares = self.apply_kernel(eps, ones), self.apply_kernel(eps / 2, ones)
         # Σ K C is minus the derivative of Σ exp(-bC) in b = 1/eps.
         nearby = [eps / (1 - _STEP), eps / (1 + _STEP)]
-        self._plans |= dict.fromkeys(nearby, plan)
+        for scale in nearby:
+            far = None if plan.far is None else plan.far.at_scale(scale * self.unit)
+            self._plans[scale] = replace(plan, far=far)
         wider, narrower = (self.apply_kernel(scale, ones) for scale in nearby)
         distance = (wider - narrower).clamp_(min=0) * (eps / (2 * _STEP))
         return Neighborhood(mass, mass.square() / squares, distance / mass)
@@ -141,8 +126,16 @@ class CellGeometry:
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
         """`[len(neighbors), n]`: exact, of all memories while these are few, then of a sample."""
         columns = [min(k, self.size - 1) for k in neighbors]
-        panels = self._panels(self._evenly(max(1, _SEARCHED // self.size)))
-        found = [smallest(costs, max(columns) + 1)[:, columns] for costs in panels]
+        everybody, most = self.cells.points.split(_SEARCH_COLUMNS), max(columns) + 1
+        sample = self._evenly(self.size if self.size <= _ALL_SEARCHED else _SEARCHED)
+        found = []
+        for places in sample.split(_SEARCH_ROWS):
+
+            def nearest(part: Tensor, places: Tensor = places) -> Tensor:
+                return smallest(self._rows(places, part), min(most, len(part)))
+
+            parts = list(in_order(nearest, everybody, self.device))
+            found.append(smallest(torch.cat(parts, dim=1), most)[:, columns])
         return torch.cat(found).T.to(accumulation_dtype(self.device)) / self.unit
 
     def kernel_scales(self, neighbors: Sequence[float]) -> list[float]:
@@ -176,35 +169,48 @@ class CellGeometry:
         """Which way the kernels took that were applied so far, and why."""
         return "; ".join(f"eps {eps:.3g} {plan.why}" for eps, plan in self._plans.items())
 
+    @cached_property
+    def _moments(self) -> Moments:
+        return Moments(self.cells)
+
     def _planned(self, eps: float) -> Plan:
-        nears = [self.cells.near(self._pairs), self.cells.near(0)]
-        return planned(self._pilots, eps * self.unit, nears, self.cells.spread)
+        return self._plan_of([self.cells.near(self._pairs), self.cells.near(0)], eps * self.unit)
 
-    def _pilots(self, count: int) -> Iterator[Rows]:
-        """Exact rows, and what landmarks make of them."""
-        cells = self.cells
-        for places in torch.split(self._evenly(count), self._height(4)):
-            own = cells.cell_of[places]
-            there = self._cost(cells.points[places], cells.centers) - cells.between(self._root)[own]
-            back = self._cost(cells.centers[own], cells.points)
-            yield Rows(
-                places, own, cells.cell_of, self._rows(places), there[:, cells.cell_of] + back
-            )
+    def _plan_of(self, nears: Sequence[Tensor], raw: float) -> Plan:
+        def far(near: Tensor) -> Far:
+            return Far(self.cells, self._moments, raw, near, root=self._root)
 
-    def _add_near(
-        self, result: Tensor, eps: float, stacked: Tensor, near: Tensor, *, others_only: bool
-    ) -> None:
-        """Pairs of near cells, each once for both its cells."""
+        panels = torch.split(self._evenly(PILOTS), self._height(4))
+        pilots = (Rows(places, self._rows(places)) for places in panels)
+        return planned(pilots, raw, self.cells.cell_of, nears, far)
+
+    def _near(self, eps: float, stacked: Tensor, near: Tensor, *, others_only: bool) -> Tensor:
+        """Products `[m, p]` over pairs of near cells, each pair once for both its cells."""
         points, spans = self.cells.points, self.cells.spans
-        for a, rows in enumerate(spans):
-            center = self.cells.centers[a]
+        vectors = stacked.T.contiguous()  # a few rows times a tile are faster than a few columns
+        result = torch.zeros(
+            vectors.shape, dtype=accumulation_dtype(self.device), device=self.device
+        )
+
+        def products(cell: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+            rows, center = spans[cell], self.cells.centers[cell]
             left = points[rows] - center
             kernel = self._kernel(left, left, eps).fill_diagonal_(0.0 if others_only else 1.0)
-            result[rows] += kernel @ stacked[rows]
-            for cols in self._columns(near[a, a + 1 :].nonzero()[:, 0] + a + 1):
+            along, across = vectors[:, rows] @ kernel, []
+            for cols in self._columns(near[cell, cell + 1 :].nonzero()[:, 0] + cell + 1):
                 kernel = self._kernel(left, points[cols] - center, eps)
-                result[rows] += kernel @ stacked[cols]
-                result.index_add_(0, cols, (kernel.T @ stacked[rows]).to(result.dtype))
+                along += vectors[:, cols] @ kernel.T
+                across.append((cols, vectors[:, rows] @ kernel))
+            return along, across
+
+        cells = range(len(spans))
+        for rows, (along, across) in zip(
+            spans, in_order(products, cells, self.device), strict=True
+        ):
+            result[:, rows] += along
+            for cols, product in across:
+                result.index_add_(1, cols, product.to(result.dtype))
+        return result.T
 
     def _columns(self, cells: Tensor) -> Iterator[Tensor]:
         """Places of the members of some cells, as many at a time as a tile is wide."""
@@ -216,43 +222,16 @@ class CellGeometry:
     def _kernel(self, left: Tensor, right: Tensor, eps: float) -> Tensor:
         """exp(-C/eps) of two sets of points, seen from about where they are."""
         lengths = left.square().sum(dim=1), right.square().sum(dim=1)
-        rounding = torch.finfo(self.dtype).eps * float(lengths[0].max() + lengths[1].max())
+        longest = [float(each.max()) for each in lengths]
+        rounding = torch.finfo(self.dtype).eps * sum(longest)
         if self._root or rounding > _ROUNDING * eps:
             exponents = self._cost(left, right, exactly=rounding > _ROUNDING * eps).mul_(-1 / eps)
         else:
             exponents = torch.addmm(lengths[1] / -eps, left, right.T, alpha=2 / eps)
             exponents.sub_(lengths[0][:, None] / eps)
-        return exponents.clamp_(LEAST_EXPONENT, 0).exp_()
-
-    def _add_far(
-        self, result: Tensor, eps: float, stacked: Tensor, near: Tensor, gains: Tensor
-    ) -> None:
-        """What landmarks carry from every cell to those that are not near it.
-
-        With F_ib = exp((C(a, b) - C(i, b)) / eps) it is g_i g_j F_ib F_ja exp(-C(a, b) / eps).
-        """
-        cells = self.cells
-        weighted = stacked * gains[:, None]
-        carried = stacked.new_empty(len(cells), len(cells), stacked.shape[1])
-        for b, cols in enumerate(cells.spans):
-            carried[:, b] = self._factors(b, eps).T @ weighted[cols]
-        kernel = (cells.between(self._root) / -eps).clamp_(min=LEAST_EXPONENT).exp_()
-        carried *= kernel.masked_fill_(near, 0.0)[:, :, None]
-        for a, rows in enumerate(cells.spans):
-            result[rows] += (self._factors(a, eps) @ carried[a]) * gains[rows, None]
-
-    def _factors(self, cell: int, eps: float) -> Tensor:
-        """F `[n, c]` of the members of a cell."""
-        center = self.cells.centers[cell]
-        deviations = self.cells.points[self.cells.spans[cell]] - center
-        others = self.cells.centers - center
-        if self._root:
-            costs = self._cost(deviations, others)
-            exponents = (self.cells.between(root=True)[cell] - costs).mul_(1 / eps)
-        else:
-            lengths = deviations.square().sum(dim=1, keepdim=True)
-            exponents = torch.addmm(lengths / -eps, deviations, others.T, alpha=2 / eps)
-        return exponents.clamp_(LEAST_EXPONENT, LARGEST_EXPONENT).exp_()
+        if sum(map(math.sqrt, longest)) ** 2 > -LEAST_EXPONENT * eps:  # and so of the root
+            exponents.clamp_(LEAST_EXPONENT, 0)
+        return exponents.exp_()
 
     def _cost(self, left: Tensor, right: Tensor, *, exactly: bool = False) -> Tensor:
         """Costs of all pairs by products, which cancel for near ones, or exactly by differences."""
@@ -261,14 +240,15 @@ class CellGeometry:
         distances = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
         return distances if self._root else distances.square_()
 
-    def _rows(self, places: Tensor) -> Tensor:
-        """Exact raw costs of some places to all, `[n, m]` by place."""
-        points = self.cells.points
-        costs = self._cost(points[places], points)
+    def _rows(self, places: Tensor, points: Tensor | None = None) -> Tensor:
+        """Exact raw costs of some places to all, or to the given points: `[n, m]`."""
+        every = self.cells.points
+        points = every if points is None else points
+        costs = self._cost(every[places], points)
         near = costs < (math.sqrt(_CLOSE) if self._root else _CLOSE)
         for close in torch.split(near.nonzero(), _CLOSE_AT_ONCE):
             i, j = close.T
-            squared = (points[places[i]] - points[j]).square().sum(dim=1)
+            squared = (every[places[i]] - points[j]).square().sum(dim=1)
             costs[i, j] = squared.sqrt() if self._root else squared
         return costs
 
@@ -292,7 +272,7 @@ class SparseGeometry(CellGeometry):
 
 
 class LowRankGeometry(CellGeometry):
-    """A memory's own cell exactly, all others by landmarks: for wide kernels."""
+    """A memory's own cell exactly, all others by moments: for wide kernels."""
 
     def __init__(
         self,
@@ -305,6 +285,5 @@ class LowRankGeometry(CellGeometry):
         super().__init__(source, pairs, cells=cells, seed=seed)
 
     def _planned(self, eps: float) -> Plan:
-        own = self.cells.near(self._pairs)
-        found = planned(self._pilots, eps * self.unit, [own], self.cells.spread)
-        return Plan(own, found.gains, "low rank: as asked for")
+        found = self._plan_of([self.cells.near(self._pairs)], eps * self.unit)
+        return replace(found, why="low rank: as asked for")

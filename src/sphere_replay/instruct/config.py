@@ -43,6 +43,18 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
     evaluate_on: str = "test"
     max_source: int = 512
     """Tokens of a prompt, at most; sentences are cut to fit."""
+    texts: int | None = None
+    """Training examples per task that the streams of all seeds are drawn from; None: all."""
+    instructions: bool = True
+    """Whether prompts have instruction and options; without them they are short."""
+    answer_tokens: int | None = None
+    """1: only the first token of an answer is learned and compared; None: all of it."""
+    trained_blocks: int | None = None
+    """Blocks of a decoder that train, from the last one down; the others only read. None: all."""
+    window: int = 4
+    """Positions at the end of a prompt that trained blocks see, above blocks that do not train."""
+    tail: int = 0
+    """Evaluations of all tasks in the last quarter of the last one, for `tail_accuracy`."""
     rank: int = 8
     """Of the LoRA adapters; 0 trains all parameters."""
     lora_alpha: int = 32
@@ -88,7 +100,8 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
             "c_beta",
             "threads",
         )
-        self.check_least(seed=0, rank=0, weight_decay=0, warm_up=0)
+        self.check_least(seed=0, rank=0, weight_decay=0, warm_up=0, tail=0, texts=1)
+        self._check_answers()
         for name in ("beta2", "lora_dropout", "noise"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
@@ -97,6 +110,20 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
             raise ConfigError("none replays nothing: leave --select at uniform")
         self.check_replay()
         self.selection_on(self.recipe)
+
+    def _check_answers(self) -> None:
+        if self.answer_tokens not in (None, 1):
+            raise ConfigError(
+                f"answer_tokens is 1 or left out for whole answers, got {self.answer_tokens}"
+            )
+        if self.trained_blocks is None:
+            return
+        self.check_least(trained_blocks=1, window=1)
+        if self.answer_tokens != 1:
+            raise ConfigError(
+                "trained_blocks keeps what the other blocks make of whole rows, so nothing can be "
+                "written token by token: set answer_tokens=1"
+            )
 
     def _check_order(self) -> None:
         orders = ORDERS[self.corpus]
@@ -155,6 +182,19 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
             "optimizer": {"kind": "AdamW", "beta1": BETA1, "epsilon": EPSILON},
             "model": made_here if self.model == "tiny" else {},
         }
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Also what is not asked for: runs from before these settings keep their identity."""
+        unasked = {
+            "texts": None,
+            "instructions": True,
+            "answer_tokens": None,
+            "trained_blocks": None,
+            "tail": 0,
+        }
+        names = [name for name, value in unasked.items() if getattr(self, name) == value]
+        return (*super().idle, *names, *(["window"] if self.trained_blocks is None else []))
 
     @property
     def run_name(self) -> str:

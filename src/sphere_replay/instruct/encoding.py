@@ -30,25 +30,30 @@ class PromptEncoder:
         is_encoder_decoder: Whether prompt and label go to different halves of the model.
         max_source: Most tokens of a prompt.
         limit: Most tokens that the model takes in one row; None if its positions are relative.
+        answer_tokens: Leading tokens of a label that make an answer; None for all and the end.
     """
 
     tokenizer: Any
     is_encoder_decoder: bool
     max_source: int
     limit: int | None = None
+    answer_tokens: int | None = None
     _targets: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, base: BaseModel, max_source: int) -> "PromptEncoder":
+    def of(
+        cls, base: BaseModel, max_source: int, answer_tokens: int | None = None
+    ) -> "PromptEncoder":
         """For a model, within its own limit."""
         limit = longest_input(base.model)
-        return cls(base.tokenizer, base.is_encoder_decoder, max_source, limit)
+        return cls(base.tokenizer, base.is_encoder_decoder, max_source, limit, answer_tokens)
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse labels and prompts that could never work, whatever the examples."""
         for task in tasks:
             for label in task.labels:
                 self._check_label(task, label)
+            self._check_distinct(task)
             bare = len(self._ids([task.prompt("")])[0])
             if bare >= self.max_source:
                 raise DataError(
@@ -67,12 +72,12 @@ class PromptEncoder:
         return max(len(self.target(label)) for task in tasks for label in task.labels)
 
     def target(self, label: str) -> list[int]:
-        """Token ids of a label and the end of sequence."""
+        """Token ids of a label and the end of sequence, or the first of them."""
         if label not in self._targets:
             # A decoder-only model continues `Answer:` with a space, as text does.
             text = label if self.is_encoder_decoder else f" {label}"
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-            self._targets[label] = [*ids, self.tokenizer.eos_token_id]
+            self._targets[label] = [*ids, self.tokenizer.eos_token_id][: self.answer_tokens]
         return self._targets[label]
 
     def prompts(self, task: Task, sentences: Sequence[str]) -> list[Tensor]:
@@ -90,16 +95,19 @@ class PromptEncoder:
         """Training examples."""
         prompts = self.prompts(task, [example.sentence for example in examples])
         pairs = zip(prompts, examples, strict=True)
-        return [self._row(prompt, torch.tensor(self.target(item.label))) for prompt, item in pairs]
+        return [self.row(prompt, example.label) for prompt, example in pairs]
 
     def text(self, ids: Tensor) -> str:
         """What a model wrote, without special tokens."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
-    def _row(self, prompt: Tensor, target: Tensor) -> Row:
+    def row(self, prompt: Tensor, label: str) -> Row:
+        """A training example from an encoded prompt."""
+        target = torch.tensor(self.target(label))
         whole, labels = prompt, target
         if not self.is_encoder_decoder:
-            whole = torch.cat([prompt, target])
+            # Nothing follows an answer of one token, so nobody reads what stands in its place.
+            whole = torch.cat([prompt, target if self.answer_tokens is None else prompt[-1:]])
             labels = torch.cat([torch.full_like(prompt, IGNORED), target])
         return {"input_ids": whole, "attention_mask": torch.ones_like(whole), "labels": labels}
 
@@ -120,13 +128,23 @@ class PromptEncoder:
 
     def _check_label(self, task: Task, label: str) -> None:
         written = self.text(torch.tensor(self.target(label)))
-        if len(self.target(label)) == 1 or not normalize(written):
+        if not normalize(written):
             raise DataError(
                 f"the label {label!r} of {task.name} tokenises to nothing, so no answer could be "
                 "learned: use a label of letters or digits, or another tokenizer"
             )
-        if normalize(written) != normalize(label):
+        if self.answer_tokens is None and normalize(written) != normalize(label):
             raise DataError(
                 f"the label {label!r} of {task.name} comes back from the tokenizer as "
                 f"{written!r}: no answer could match it; use words that the tokenizer knows"
             )
+
+    def _check_distinct(self, task: Task) -> None:
+        answers: dict[tuple[int, ...], str] = {}
+        for label in task.labels:
+            other = answers.setdefault(tuple(self.target(label)), label)
+            if other != label:
+                raise DataError(
+                    f"the labels {other!r} and {label!r} of {task.name} begin with the same token: "
+                    "leave answer_tokens out, so that whole answers are learned"
+                )

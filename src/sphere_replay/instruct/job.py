@@ -1,8 +1,9 @@
 """An instruction-tuning run as steps that can stop after any of them and go on later."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -13,16 +14,17 @@ from sphere_replay.extras import require
 from sphere_replay.instruct.classification import load_classification
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.encoding import PromptEncoder
-from sphere_replay.instruct.evaluation import accuracy
+from sphere_replay.instruct.evaluation import Accuracy, measure_accuracy
 from sphere_replay.instruct.generated import generated_corpus
 from sphere_replay.instruct.learner import Learner, Update
 from sphere_replay.instruct.models import load_base
-from sphere_replay.instruct.stream import build_stream
-from sphere_replay.instruct.tasks import ORDERS, Corpus
+from sphere_replay.instruct.stream import build_stream, chosen
+from sphere_replay.instruct.tasks import ORDERS, Corpus, Example, Task
+from sphere_replay.instruct.trunk import cut_trunk
 from sphere_replay.instruct.words import normalize
 from sphere_replay.language.models import BaseModel
 from sphere_replay.language.rows import IGNORED, Row
-from sphere_replay.runs.job import ReplayTally, diverged, ends_of_tasks, ratio
+from sphere_replay.runs.job import ReplayTally, diverged, ends_of_tasks, in_last_quarter, ratio
 from sphere_replay.runs.recording import Recorder, Shown, moments_of
 from sphere_replay.storage.trees import fingerprint
 
@@ -44,9 +46,19 @@ class InstructJob:
         config: The run.
         corpus: All its tasks.
         base: The pretrained model; adapters are put on it, so it serves one job.
+        trunks: Where the states of a frozen trunk are kept; None: nowhere.
+        progress: Show a bar while it reads.
     """
 
-    def __init__(self, config: InstructConfig, corpus: Corpus, base: BaseModel) -> None:
+    def __init__(
+        self,
+        config: InstructConfig,
+        corpus: Corpus,
+        base: BaseModel,
+        trunks: Path | None = None,
+        *,
+        progress: bool = False,
+    ) -> None:
         torch.set_num_threads(config.threads)
         self.config = config
         self.stream = build_stream(
@@ -58,7 +70,7 @@ class InstructJob:
             tests_per_task=config.tests_per_task,
             evaluate_on=config.evaluate_on,
         )
-        self._encoder = PromptEncoder.of(base, config.max_source)
+        self._encoder = PromptEncoder.of(base, config.max_source, config.answer_tokens)
         self._encoder.check([part.task for part in self.stream.tasks])
         self._checksums = {
             "corpus": corpus.checksum,
@@ -66,14 +78,38 @@ class InstructJob:
             "model": fingerprint(base.model.state_dict()),
         }
         encode, parts = self._encoder, self.stream.tasks
-        self._rows = [encode.rows(part.task, part.train) for part in parts]
-        self._prompts = [
-            encode.prompts(part.task, [item.sentence for item in part.judged]) for part in parts
+        train = [_prompts(encode, part.task, part.train) for part in parts]
+        self._prompts = [_prompts(encode, part.task, part.judged) for part in parts]
+        self._texts: dict[int, Tensor] = {}
+        if config.trained_blocks is not None:
+            # All training texts, not only this run's: other seeds take theirs from the same file.
+            known = [_prompts(encode, part.task, part.task.train) for part in parts]
+            numbers = cut_trunk(
+                base.model,
+                [*known, *self._prompts],
+                blocks=config.trained_blocks,
+                window=config.window,
+                tokens=config.token_budget,
+                home=trunks,
+                weights=self._checksums["model"],
+                progress=progress,
+            )
+            self._texts = {int(found[0]): torch.tensor(text) for text, found in numbers.items()}
+            train, self._prompts = (
+                [[numbers[tuple(text.tolist())] for text in task] for task in texts]
+                for texts in (train, self._prompts)
+            )
+        self._rows = [
+            [encode.row(prompt, item.label) for prompt, item in zip(of, part.train, strict=True)]
+            for of, part in zip(train, parts, strict=True)
         ]
         self._learner = Learner(config, base)
         self._schedule = list(self.stream.batches(config.batch))
         self._ends = ends_of_tasks([task for task, _ in self._schedule])
+        last = range(self._ends[-2] if len(self._ends) > 1 else 0, len(self._schedule))
+        self._tail_steps = in_last_quarter(last, config.tail)
         self._accuracy: list[list[float]] = []
+        self._tail: list[Accuracy] = []
         self._tally = TaskTally(drawn=[[0] * len(parts) for _ in parts])
         self._recorder: Recorder | None = None
 
@@ -105,7 +141,9 @@ class InstructJob:
             raise diverged(error, step) from error
         self._count(done, task)
         if last:
-            self._accuracy.append([self._measure(seen) for seen in range(task + 1)])
+            self._accuracy.append([measured.exact for measured in self._measure(task)])
+        if step in self._tail_steps:
+            self._tail.append(_averaged(self._measure(task)))
         if last or step % LOG_EVERY == 0:
             return self._record(step, task, done)
         return None
@@ -126,6 +164,8 @@ class InstructJob:
                 "values": [row + [None] * (count - len(row)) for row in self._accuracy],
                 "tasks": [part.task.name for part in self.stream.tasks],
                 "counts": [len(part.judged) for part in self.stream.tasks],
+                "tail": [measured.exact for measured in self._tail],
+                "likely_tail": [m.likely for m in self._tail if m.likely is not None],
             },
             "replay": {
                 "mean_mass": tally.mean("mass"),
@@ -142,6 +182,7 @@ class InstructJob:
         return {
             "learner": self._learner.state_dict(),
             "accuracy": [list(row) for row in self._accuracy],
+            "tail": [asdict(measured) for measured in self._tail],
             "tally": asdict(self._tally),
         }
 
@@ -149,16 +190,19 @@ class InstructJob:
         """Continue where `state_dict` was taken."""
         self._learner.load_state_dict(state["learner"])
         self._accuracy = [list(row) for row in state["accuracy"]]
+        self._tail = [Accuracy(**measured) for measured in state["tail"]]
         self._tally = TaskTally(**state["tally"])
 
-    def _measure(self, task: int) -> float:
-        return accuracy(
-            self._learner.model,
-            self._encoder,
-            self.stream.tasks[task],
-            self._prompts[task],
-            tokens=self.config.token_budget,
-        )
+    def _measure(self, task: int) -> list[Accuracy]:
+        """On each task up to this one."""
+        return [
+            measure_accuracy(
+                self._learner.model, self._encoder, part, prompts, tokens=self.config.token_budget
+            )
+            for part, prompts in zip(
+                self.stream.tasks[: task + 1], self._prompts[: task + 1], strict=True
+            )
+        ]
 
     def _shown(self, slots: Tensor) -> Shown:
         """What a recording keeps of the memories in some slots: texts, and answers as labels."""
@@ -169,26 +213,34 @@ class InstructJob:
             for part in self.stream.tasks
             for label in part.task.labels
         ]
-        answers = [
-            f"{self.stream.tasks[task].task.name}: {normalize(self._answer(row))}"
-            for task, row in zip(tasks.tolist(), rows, strict=True)
+        pairs = list(zip(rows, tasks.tolist(), strict=True))
+        answers = [self._answer(row, task) for row, task in pairs]
+        labels = [
+            names.index(f"{self.stream.tasks[task].task.name}: {normalize(answer)}")
+            for (_, task), answer in zip(pairs, answers, strict=True)
         ]
         return Shown(
             keys=memory.slots.versions[slots].tolist(),
             tasks=tasks,
             names=names,
-            labels=torch.tensor([names.index(answer) for answer in answers]),
-            texts=[f"{self._prompt(row)}\n→ {self._answer(row)}" for row in rows],
+            labels=torch.tensor(labels),
+            texts=[
+                f"{self._prompt(row)}\n→ {answer}"
+                for row, answer in zip(rows, answers, strict=True)
+            ],
         )
 
-    def _answer(self, row: Row) -> str:
-        return self._encoder.text(row["labels"][row["labels"] != IGNORED]).strip()
+    def _answer(self, row: Row, task: int) -> str:
+        """The label that the row's target begins, or is."""
+        target = row["labels"][row["labels"] != IGNORED].tolist()
+        labels = self.stream.tasks[task].task.labels
+        return next(label for label in labels if self._encoder.target(label) == target)
 
     def _prompt(self, row: Row) -> str:
         ids = row["input_ids"]
         if not self._encoder.is_encoder_decoder:  # the answer stands behind the prompt
             ids = ids[row["labels"] == IGNORED]
-        return self._encoder.text(ids)
+        return self._encoder.text(self._texts.get(int(ids[0]), ids))
 
     def _mean_accuracy(self) -> float:
         return sum(self._accuracy[-1]) / len(self._accuracy[-1])
@@ -224,14 +276,31 @@ def make_job(
     if not progress:
         require("transformers.utils.logging", "instruct").disable_progress_bar()
     corpus = load_corpus(config, data)
-    return InstructJob(
-        config, corpus, load_base(config.model, corpus, out / "models", tiny=config.tiny)
-    )
+    base = load_base(config.model, corpus, out / "models", tiny=config.tiny)
+    return InstructJob(config, corpus, base, out / "trunks", progress=progress)
 
 
 def load_corpus(config: InstructConfig, data: Path | None) -> Corpus:
     """All tasks of the corpus, whatever the order: a tiny model is made from all of them."""
     if config.corpus == "generated":
-        return generated_corpus()
-    needed = ORDERS["classification"][0] if config.model == "tiny" else config.task_names
-    return load_classification(needed, data)
+        corpus = generated_corpus()
+    else:
+        needed = ORDERS["classification"][0] if config.model == "tiny" else config.task_names
+        corpus = load_classification(needed, data)
+    tasks = dict(corpus.tasks)
+    for name, task in tasks.items():
+        if not config.instructions:
+            tasks[name] = task = replace(task, instruction="")
+        if config.texts is not None:
+            tasks[name] = replace(task, train=chosen(task, config.texts))
+    return Corpus(corpus.name, tasks)
+
+
+def _prompts(encoder: PromptEncoder, task: Task, examples: Sequence[Example]) -> list[Tensor]:
+    return encoder.prompts(task, [example.sentence for example in examples])
+
+
+def _averaged(measured: Sequence[Accuracy]) -> Accuracy:
+    """The mean over tasks."""
+    likely = [task.likely for task in measured if task.likely is not None]
+    return Accuracy(fmean(task.exact for task in measured), fmean(likely) if likely else None)

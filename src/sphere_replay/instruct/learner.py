@@ -14,7 +14,7 @@ import torch
 
 from sphere_replay.errors import DivergenceError
 from sphere_replay.instruct.config import BETA1, EPSILON, InstructConfig
-from sphere_replay.instruct.models import with_adapters
+from sphere_replay.instruct.models import lora_targets
 from sphere_replay.language import (
     LanguageReplay,
     Row,
@@ -24,7 +24,7 @@ from sphere_replay.language import (
     features_and_losses,
     pad_rows,
 )
-from sphere_replay.language.models import BaseModel, trainable
+from sphere_replay.language.models import BaseModel, trainable, with_adapters
 from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.runs.job import Costs
 from sphere_replay.scoring import NonFiniteError
@@ -48,10 +48,11 @@ class Learner:
         self._pad = base.tokenizer.pad_token_id
         self.model = with_adapters(
             base,
-            config.rank,
-            config.lora_alpha,
-            config.lora_dropout,
             generator_for(config.seed, "initialization"),
+            rank=config.rank,
+            alpha=config.lora_alpha,
+            targets=lora_targets,
+            dropout=config.lora_dropout,
         )
         check_model(self.model)
         self._trainable = trainable(self.model)

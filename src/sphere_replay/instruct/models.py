@@ -5,18 +5,14 @@ with rank-r LoRA adapters on the query and value projections or with all paramet
 """
 
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import nn
 
 from sphere_replay.errors import DataError
-from sphere_replay.extras import require
 from sphere_replay.instruct.tasks import Corpus
 from sphere_replay.instruct.tiny import TinySpec, tiny_folder
 from sphere_replay.language.models import BaseModel, load_pretrained
 from sphere_replay.language.smollm2 import smollm2_folder
-from sphere_replay.randomness import globally_seeded
 
 _LORA_TARGETS = (("q", "v"), ("q_proj", "v_proj"), ("query", "value"))
 """Names of the query and value projections: T5 and its like, Llama and its like, BERT's."""
@@ -41,30 +37,12 @@ def load_base(name: str, corpus: Corpus, home: Path, *, tiny: TinySpec | None = 
     return load_pretrained(source, name, "tiny, smollm2")
 
 
-def with_adapters(
-    base: BaseModel, rank: int, alpha: int, dropout: float, generator: torch.Generator
-) -> Any:
-    """The model with LoRA on its query and value projections; rank 0 trains all parameters."""
-    if rank == 0:
-        return base.model.requires_grad_(True)
-    peft = require("peft", "instruct")
-    config = peft.LoraConfig(
-        task_type="SEQ_2_SEQ_LM" if base.is_encoder_decoder else "CAUSAL_LM",
-        r=rank,
-        lora_alpha=alpha,
-        lora_dropout=dropout,
-        target_modules=list(lora_targets(base.model)),
-    )
-    with globally_seeded(generator):
-        return peft.get_peft_model(base.model, config)
-
-
-def lora_targets(model: nn.Module) -> tuple[str, str]:
+def lora_targets(model: nn.Module) -> list[str]:
     """Names of the query and value projections of a model."""
     last_names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     for pair in _LORA_TARGETS:
         if set(pair) <= last_names:
-            return pair
+            return list(pair)
     raise DataError(
         f"{type(model).__name__} has no query and value projections under a known name "
         f"({', '.join('/'.join(pair) for pair in _LORA_TARGETS)}): train all parameters (rank 0)"

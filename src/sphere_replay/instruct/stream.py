@@ -91,6 +91,11 @@ def build_stream(
     return TaskStream(tuple(parts))
 
 
+def chosen(task: Task, count: int) -> tuple[Example, ...]:
+    """So many training examples of a task, the same for all seeds."""
+    return _shuffled(task.train, 0, f"texts of {task.name}")[:count]
+
+
 def _corrupted(
     examples: tuple[Example, ...], task: Task, noise: float, seed: int
 ) -> tuple[Example, ...]:

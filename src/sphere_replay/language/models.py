@@ -1,5 +1,6 @@
 """Pretrained models with their tokenizers, from a folder or the hub, and what trains in them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from sphere_replay.errors import DataError
 from sphere_replay.extras import require
+from sphere_replay.randomness import globally_seeded
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,30 @@ def load_pretrained(source: str, name: str, made_here: str, extra: str = "instru
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return BaseModel(model, tokenizer)
+
+
+def with_adapters(
+    base: BaseModel,
+    generator: torch.Generator,
+    *,
+    rank: int,
+    alpha: int,
+    targets: Callable[[nn.Module], str | list[str]],
+    dropout: float = 0.0,
+) -> Any:
+    """The model with LoRA on the projections that `targets` names; with rank 0, as it is."""
+    if rank == 0:
+        return base.model
+    peft = require("peft", "instruct")
+    config = peft.LoraConfig(
+        task_type="SEQ_2_SEQ_LM" if base.is_encoder_decoder else "CAUSAL_LM",
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        target_modules=targets(base.model),
+    )
+    with globally_seeded(generator):
+        return peft.get_peft_model(base.model, config)
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:

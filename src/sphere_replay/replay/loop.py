@@ -90,15 +90,18 @@ class Replay:
             unit_mass=unit_mass,
             economy=economy,
         )
-        self._model = bare(model)
+        self.model = bare(model)
+        """What trains, without wrappers."""
         self._forward = None
         if select.needs_scores:
             if optimizer is None and lr is None:
                 raise ValueError(
                     "scoring looks one update ahead: pass optimizer=, or lr= for a step of SGD"
                 )
-            self._forward = forward_of(self._model, features)
-        self._optimizer, self._lr, self._loss, self._scaler = optimizer, lr, loss, scaler
+            self._forward = forward_of(self.model, features)
+        self.optimizer = optimizer
+        """Put another in its place where a framework makes a new one for each task."""
+        self._lr, self._loss, self._scaler = lr, loss, scaler
         self._inputs, self._targets, self._prepare = inputs, targets, prepare
         self._warned = False
 
@@ -113,7 +116,7 @@ class Replay:
 
     def draw(self, count: int) -> Draw:
         """Memories to replay, after `backward()` on the stream loss."""
-        if self._scaler is not None and not finite_gradients(self._model):
+        if self._scaler is not None and not finite_gradients(self.model):
             # The scaler is going to skip this update: whatever is drawn now changes nothing.
             return self.engine.draw_uniformly(count)
         return self.engine.draw(count, self._score, self._labels)
@@ -143,18 +146,18 @@ class Replay:
                 "would take for something else: pass loss=, one number per example "
                 "(reduction='none')"
             )
-        factor = _factor(self._scaler, self._optimizer)
+        factor = _factor(self._scaler, self.optimizer)
         if factor == 1.0:
             self._notice_scaled_gradients()
         slots = slots.to(self.memory.device)
         return score(
-            self._model,
+            self.model,
             self.memory[self._inputs][slots],
             wanted[slots],
             lr=self._lr,
             forward=self._forward,
             loss=self._loss or cross_entropy_per_example,
-            optimizer=self._optimizer,
+            optimizer=self.optimizer,
             grad_scale=factor,
             prepare=self._prepare,
             increments=increments,
@@ -163,10 +166,10 @@ class Replay:
     def _notice_scaled_gradients(self) -> None:
         if self._warned:
             return
-        moved = [p for p in parameters_of(self._model) if p.grad is not None]
+        moved = [p for p in parameters_of(self.model) if p.grad is not None]
         if not moved:
             return  # scoring says what is missing
-        rates = [self._lr] if self._optimizer is None else _rates(self._optimizer)
+        rates = [self._lr] if self.optimizer is None else _rates(self.optimizer)
         length = max(rate for rate in rates if rate is not None)
         step = length * _norm([p.grad for p in moved if p.grad is not None])
         own = _norm([p.detach() for p in moved])

@@ -14,7 +14,7 @@ from sphere_replay.reports.publishing import to_csv, to_latex
 from sphere_replay.reports.render import notes, to_markdown
 from sphere_replay.reports.sources import Comparison
 from sphere_replay.reports.tables import Cell, fill, mean_passes
-from sphere_replay.runs.domains import domain, resolve
+from sphere_replay.runs.domains import domain, resolve, saved_config
 from sphere_replay.runs.log import read_log
 from sphere_replay.runs.metrics import METRICS
 from sphere_replay.runs.settings import merged
@@ -210,7 +210,7 @@ def _settings(comparison: Comparison) -> list[Content]:
     names = dict.fromkeys(name for config, _ in described.values() for name in config)
     shown = []
     for name in names:
-        if name in ("constants", "host", "select", "seed", "noise", "order"):
+        if name in ("constants", "seed", "noise", "order"):
             continue
         values = {method: _text(config.get(name)) for method, (config, _) in described.items()}
         found = [notes.get(name, "") for _, notes in described.values()]
@@ -250,8 +250,7 @@ def _described(comparison: Comparison) -> dict[str, tuple[Mapping[str, Any], dic
 def _notes_on(saved: Mapping[str, Any]) -> dict[str, str]:
     """What is known of a saved configuration's settings; nothing of one of another version."""
     try:
-        preset = resolve(saved.get("preset") or saved.get("dataset") or "")
-        config = type(preset).from_dict(saved)
+        config = saved_config(saved)
     except UserError:
         return {}
     provenance = domain(config.DOMAIN).provenance
@@ -268,7 +267,9 @@ def _commands(comparison: Comparison) -> dict[str, str]:
     if comparison.configs:
         return commands | {"report": f"sphere report {comparison.origin} --out report.html"}
     if comparison.folders:  # an experiment's file
-        show = f"sphere table {comparison.origin} --runs runs"
+        runs = comparison.folders[0].parent
+        show = f"sphere table {comparison.origin} --runs {runs}"
+        commands["report"] = f"sphere report {comparison.origin} --runs {runs} --out report.html"
         return commands | {"gains": f"{show} --forest gains.pdf", "table": f"{show} --latex"}
     name = comparison.table.name
     show = f"sphere table {name.removesuffix(SMALL_ENDING)}"

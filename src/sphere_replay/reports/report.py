@@ -1,17 +1,31 @@
 """A report: sources in, one page out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from sphere_replay.codebase import Code
 from sphere_replay.errors import UsageError
 from sphere_replay.reports.contents import content_of
 from sphere_replay.reports.page import LARGEST, to_html
 from sphere_replay.reports.recorded import Recorded, has_recording, inspected
 from sphere_replay.reports.sources import Comparison, read_sources
+from sphere_replay.runs.folder import RunFolder
 from sphere_replay.storage.files import write_atomically
 
 
+@dataclass(frozen=True)
+class Page:
+    """A page that was written."""
+
+    size: int
+    """In bytes."""
+    made_by: Sequence[Code | None]
+    """The code behind each result it shows, where that is known."""
+
+
 def write_report(
+<<<<<<< HEAD
     sources: Sequence[Path],
     out: Path,
     title: str,
@@ -22,10 +36,18 @@ def write_report(
     """Write the page of saved results, run folders and experiments; its size in bytes."""
     comparisons = read_sources(sources, runs_in, accept_edited=accept_edited)
     return _write(out, title, comparisons, _recorded(comparisons))
+=======
+    sources: Sequence[Path], out: Path, title: str, runs_in: Path = Path("runs")
+) -> Page:
+    """Write the page of saved results, run folders and experiments."""
+    comparisons = read_sources(sources, runs_in)
+    size = _write(out, title, comparisons, _recorded(comparisons))
+    return Page(size, [code for comparison in comparisons for code in comparison.made_by])
+>>>>>>> main
 
 
-def write_inspector(sources: Sequence[Path], out: Path, title: str) -> int:
-    """Write a page of recorded runs alone; its size in bytes."""
+def write_inspector(sources: Sequence[Path], out: Path, title: str) -> Page:
+    """Write a page of recorded runs alone."""
     comparisons = read_sources(sources)
     recorded = _recorded(comparisons)
     if not recorded:
@@ -33,7 +55,8 @@ def write_inspector(sources: Sequence[Path], out: Path, title: str) -> int:
             "nothing was recorded in these runs: run them with --record 12, in another --out if "
             "they are finished"
         )
-    return _write(out, title, [], recorded)
+    size = _write(out, title, [], recorded)
+    return Page(size, [RunFolder(run.folder).made_by for run in recorded])
 
 
 def _recorded(comparisons: Sequence[Comparison]) -> list[Recorded]:

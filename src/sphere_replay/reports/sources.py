@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.codebase import Code
 from sphere_replay.config import Pair
 from sphere_replay.errors import ConfigError, DataError, UsageError
+<<<<<<< HEAD
 from sphere_replay.reports.collection import (
     Collection,
     FinishedRun,
@@ -15,6 +17,9 @@ from sphere_replay.reports.collection import (
     marked,
     measured,
 )
+=======
+from sphere_replay.reports.collection import FinishedRun, from_entries, load_collection, made_by
+>>>>>>> main
 from sphere_replay.runs import domains
 from sphere_replay.runs.experiment import SUFFIX, load_experiment
 from sphere_replay.runs.folder import RunFolder
@@ -22,7 +27,7 @@ from sphere_replay.runs.intact import reading
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.metrics import METRICS
 from sphere_replay.runs.table import SMALL_ENDING, Measure, Table, TableRow
-from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, runs_of, seeds_of
+from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, nothing_of, runs_of, seeds_of
 
 _BY_CHANCE = ("seed", "order")
 _OWN_PLACES = ("host", "select", "noise", *_BY_CHANCE)
@@ -45,6 +50,8 @@ class Comparison:
     """A saved configuration of each method, where runs come from folders."""
     folders: Sequence[Path] = ()
     """Of the runs, in their order; none for saved results."""
+    made_by: Sequence[Code | None] = ()
+    """The code behind each run, where that is known."""
 
 
 def read_sources(
@@ -89,10 +96,23 @@ def _of_experiment(path: Path, runs_in: Path) -> list[Comparison]:
     places = [run_folder(run.config, runs_in) for run in wanted]
     made = [(run, place) for run, place in zip(wanted, places, strict=True) if place.finished]
     if not made:
+<<<<<<< HEAD
         return []
     runs = [FinishedRun(r.method, r.column, r.config.pair, measured(place)) for r, place in made]
     command = f"sphere sweep {path} --out {runs_in}"
     return [Comparison(table, runs, str(path), command, folders=[place.path for _, place in made])]
+=======
+        raise nothing_of(wanted, runs_in, f"sphere sweep {path} --out {runs_in}")
+    comparison = Comparison(
+        table,
+        [FinishedRun(r.method, r.column, r.config.pair, place.results) for r, place in made],
+        origin=str(path),
+        command=f"sphere sweep {path} --out {runs_in}",
+        folders=[place.path for _, place in made],
+        made_by=[place.made_by for _, place in made],
+    )
+    return [comparison]
+>>>>>>> main
 
 
 def _of_collection(saved: Collection, path: Path) -> list[Comparison]:
@@ -108,7 +128,12 @@ def _of_collection(saved: Collection, path: Path) -> list[Comparison]:
             runs = from_entries(kept)
     settings = {k: v for k, v in saved.protocol.items() if k != "preset"}
     origin = f"{path}, development seeds" if development else str(path)
+<<<<<<< HEAD
     return [Comparison(table, runs, origin, saved.command, settings)]
+=======
+    codes = made_by(saved.runs)
+    return Comparison(table, runs, origin, saved.command, settings, made_by=codes)
+>>>>>>> main
 
 
 def _table_of(name: str, runs: Sequence[FinishedRun]) -> Table:
@@ -180,10 +205,22 @@ def _of_group(name: str, members: Sequence[tuple[RunFolder, Mapping[str, Any]]])
         _made_table(name, name, rows, runs_by_column),
         runs,
         origin=", ".join(dict.fromkeys(places)),
-        command=f"sphere run {name.split(',')[0]} --host HOST --select SELECTION --seed SEED",
+        command=_repeating(name, members[0][0]),
         configs=configs,
+<<<<<<< HEAD
         folders=[folder.path for folder, _ in members],
+=======
+        folders=[folder for folder, _ in members],
+        made_by=[RunFolder(folder).made_by for folder, _ in members],
+>>>>>>> main
     )
+
+
+def _repeating(name: str, folder: Path) -> str:
+    preset = name.partition(",")[0]
+    if preset in domains.all_presets():
+        return f"sphere run {preset} --host HOST --select SELECTION --seed SEED"
+    return f"sphere run {folder}/config.json --seed SEED"
 
 
 def _method_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -139,6 +139,13 @@ def ends_of_tasks(tasks: Sequence[int]) -> list[int]:
     return [end for end in range(1, last + 1) if end == last or tasks[end] != tasks[end - 1]]
 
 
+def in_last_quarter(steps: Sequence[int], count: int) -> frozenset[int]:
+    """So many evenly spaced ones of the last quarter of some steps, the last among them."""
+    quarter = steps[-max(1, len(steps) // 4) :]
+    count = min(count, len(quarter))
+    return frozenset(quarter[len(quarter) * place // count - 1] for place in range(1, count + 1))
+
+
 def diverged(error: Exception, step: int | None = None) -> DivergenceError:
     """The error of a run whose numbers have stopped being numbers, and what to do about it."""
     place = "" if step is None else f" at step {step}"

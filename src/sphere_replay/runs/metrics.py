@@ -84,6 +84,15 @@ def _of_classes(
     return computed
 
 
+def _of_matrices(
+    compute: Callable[[TaskMatrix], float | None],
+) -> Callable[[Record], float | None]:
+    def computed(record: Record) -> float | None:
+        return compute(record) if isinstance(record, TaskMatrix) else None
+
+    return computed
+
+
 def _final(matrix: TaskMatrix) -> float | None:
     return _mean(matrix.seen[-1])
 
@@ -118,8 +127,12 @@ def _anytime(record: AccuracyRecord) -> float | None:
     return _mean(torch.tensor([value for _, value in record.anytime], dtype=torch.float64))
 
 
-def _tail_accuracy(record: AccuracyRecord) -> float | None:
+def _tail_accuracy(record: Record) -> float | None:
     return _mean(torch.tensor(record.tail, dtype=torch.float64))
+
+
+def _likely_tail(matrix: TaskMatrix) -> float | None:
+    return _mean(torch.tensor(matrix.likely_tail, dtype=torch.float64))
 
 
 _REGISTERED = (
@@ -136,6 +149,20 @@ _REGISTERED = (
         "mean Class-IL accuracy at ten evenly spaced steps of the last quarter of the last task",
         True,
         _of_classes(_tail_accuracy),
+    ),
+    Metric(
+        "tail_task_accuracy",
+        "Tail acc.",
+        "mean of (1/T) Σ_j A[·, j] at evenly spaced steps of the last quarter of the last task",
+        True,
+        _of_matrices(_tail_accuracy),
+    ),
+    Metric(
+        "likely_tail_accuracy",
+        "Tail acc. by likelihood",
+        "tail_task_accuracy, the likeliest of the task's labels counting as the answer",
+        True,
+        _of_matrices(_likely_tail),
     ),
     Metric(
         "task_il",

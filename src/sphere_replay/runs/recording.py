@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.allocation import Sphere, allocate
-from sphere_replay.allocation.backing import back_labels
+from sphere_replay.allocation.backing import Votes, back_labels, votes_cast
 from sphere_replay.geometry import Geometry, build_geometry
 from sphere_replay.replay import Engine, Scorer, Weighting
 from sphere_replay.scoring import Scores
@@ -144,11 +144,12 @@ def what_was_seen(
     }
     if shown.labels is not None:
         labels = shown.labels.to(geometry.device)
-        backing = allocation.backing  # by the recipe's own way of counting, if it counts at all
+        backing = allocation.backing
         if backing is None:
             backing = back_labels(geometry, allocation.eps_s, labels).shares
         tree["backing"] = backing.float()
-        tree["voted"], tree["votes"] = _votes(geometry, allocation.eps_s, labels)
+        # Counted as the recipe counts them, if it counts at all: they are what backing is made of.
+        tree["voted"], tree["votes"] = _votes(geometry, allocation.eps_s, labels, allocation.votes)
     return tree
 
 
@@ -186,11 +187,10 @@ def nearest(geometry: Geometry, eps: float) -> tuple[Tensor, Tensor]:
     return torch.cat(found), torch.cat(kept)
 
 
-def _votes(geometry: Geometry, eps: float, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _votes(geometry: Geometry, eps: float, labels: Tensor, votes: Votes) -> tuple[Tensor, Tensor]:
     """The labels with the most votes, int64 `[m, v]`, and their shares of all votes."""
-    classes, belongs = torch.unique(labels, return_inverse=True)
-    members = torch.nn.functional.one_hot(belongs, len(classes)).to(geometry.dtype)
-    cast = geometry.apply_kernel(eps, members, others_only=True)
+    classes, counts = torch.unique(labels, return_counts=True)
+    cast = votes_cast(geometry, eps, labels[:, None] == classes, counts, votes)
     shares = cast / cast.sum(1, keepdim=True).clamp(min=1e-30)
     top = shares.topk(min(VOTED, len(classes)), dim=1)
     return classes[top.indices].cpu(), top.values.float().cpu()

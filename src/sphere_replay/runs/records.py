@@ -21,6 +21,10 @@ class TaskMatrix:
     Entries of tasks still to come (j > t) may be measured or NaN; only `checkpoint_average` reads
     them. Columns j >= T belong to tasks that the run never reached.
     """
+    tail: tuple[float, ...] = ()
+    """Mean accuracies over all tasks at evenly spaced steps of the last quarter of the last one."""
+    likely_tail: tuple[float, ...] = ()
+    """The same where the likeliest of a task's labels counts as the answer."""
 
     def __post_init__(self) -> None:
         _check_array("values", self.values)
@@ -45,12 +49,20 @@ class TaskMatrix:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists for JSON, with null for NaN."""
-        return {"values": _to_lists(self.values)}
+        return {
+            "values": _to_lists(self.values),
+            "tail": list(self.tail),
+            "likely_tail": list(self.likely_tail),
+        }
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "TaskMatrix":
         """The inverse of `to_dict`, bit for bit."""
-        return cls(_to_tensor(saved["values"]))
+        return cls(
+            _to_tensor(saved["values"]),
+            tail=tuple(map(float, saved.get("tail", ()))),
+            likely_tail=tuple(map(float, saved.get("likely_tail", ()))),
+        )
 
 
 @dataclass(frozen=True, eq=False)

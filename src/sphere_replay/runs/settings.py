@@ -47,7 +47,7 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
             raise ConfigError(f"a {config.DOMAIN} run has no setting {name!r}")
     before = {name: getattr(config, name) for name in settings}
     for owner, held in OWNERS.items():
-        if owner in settings and settings[owner] != before[owner]:
+        if owner in settings and held in known and settings[owner] != before[owner]:
             before[held] = {}  # another part has other options
     changed: RunConfig = replace(config, **merged(before, settings))
     return changed

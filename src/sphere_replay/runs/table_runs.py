@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sphere_replay.config import RunConfig
+from sphere_replay.errors import UsageError
 from sphere_replay.runs.domains import resolve
 from sphere_replay.runs.settings import merged
 from sphere_replay.runs.table import Table
@@ -67,3 +69,18 @@ def _numbered(table: Table, number: int) -> dict[str, Any]:
     first = DEVELOPMENT_SEEDS.start if number in DEVELOPMENT_SEEDS else EVALUATION_SEEDS.start
     seed, order = divmod(number - first, table.orders)
     return {"order": str(order), "seed": first + seed}
+
+
+def nothing_of(runs: Iterable[TableRun], place: Path, remedy: str) -> UsageError:
+    """The error of a table without results, with a word on those that are nearly the same."""
+    stems = {run.config.run_name for run in runs}
+    others = {
+        path.parent.name
+        for path in place.glob("*/results.json")
+        if path.parent.name.rpartition("-")[0] in stems
+    }
+    hint = (
+        f"; {len(others)} runs there have the same names, but other settings, another version, or "
+        "other code of a plug-in"
+    )
+    return UsageError(f"no results in {place}; make them with: {remedy}{hint if others else ''}")

@@ -15,9 +15,10 @@ from sphere_replay.hosts.optimizers import StreamOptimizer
 from sphere_replay.memory import ADMISSIONS
 from sphere_replay.replay import SELECTIONS, ScheduledSettings
 from sphere_replay.vision.encoders import ENCODERS, check_encoder
+from sphere_replay.vision.hub import readable, seen
 from sphere_replay.vision.models import NETWORK, NETWORKS, Head, Initialization, default_network
 from sphere_replay.vision.noise import LOOKALIKES, NoiseKind
-from sphere_replay.vision.specs import dataset_spec
+from sphere_replay.vision.specs import HUB, dataset_spec
 from sphere_replay.vision.stream import Scenario, SplitBy
 from sphere_replay.vision.strong_views import STRONG
 from sphere_replay.vision.transforms import FeatureViews, pipeline
@@ -119,7 +120,7 @@ class VisionConfig(ScheduledSettings, RunConfig):
 
     def __post_init__(self) -> None:
         self.check_fields()
-        dataset_spec(self.dataset)
+        object.__setattr__(self, "dataset", dataset_spec(self.dataset).name)
         one_of("host", self.host, HOSTS)
         one_of("noise_kind", self.noise_kind, [kind.value for kind in NoiseKind])
         one_of("split_by", self.split_by, [by.value for by in SplitBy])
@@ -290,13 +291,15 @@ class VisionConfig(ScheduledSettings, RunConfig):
             "network": dict(NETWORK),
             "views": described(self.views) | {"strong": dict(STRONG)},
             "stream": {"classes": spec.num_classes, "tasks": spec.tasks},
+            **({"dataset": seen(self.dataset)} if self.dataset.startswith(HUB) else {}),
         }
 
     @property
     def run_name(self) -> str:
         """Readable stem of the run's folder."""
         noise = f"{100 * self.noise:g}"
-        dataset = f"{self.dataset}-frozen" if self.encoder else self.dataset
+        dataset = readable(self.dataset) if self.dataset.startswith(HUB) else self.dataset
+        dataset = f"{dataset}-frozen" if self.encoder else dataset
         return f"{dataset}-{self.host}-{self.select}-noise{noise}-seed{self.seed}"
 
     @property

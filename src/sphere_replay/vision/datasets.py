@@ -60,7 +60,8 @@ def load_images(
     """Load a dataset by name.
 
     Args:
-        name: A name in `DATASETS`; `digits` needs neither files nor network.
+        name: A name in `DATASETS`; `digits` needs neither files nor network. Or `hub:NAME`, see
+            `vision.hub`.
         data: Folder of Parquet files; default `$SPHERE_DATA`. Without either: the hub.
         cache: Where decoded tensors are kept; default `$SPHERE_CACHE` or `~/.cache/sphere-replay`.
         progress: Show a progress bar while decoding (needs rich and a terminal).

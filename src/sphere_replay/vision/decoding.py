@@ -59,8 +59,13 @@ def split_from_hub(spec: DatasetSpec, split: str) -> OpenSplit:
     return OpenSplit(rows, len(rows), origin, files=True)
 
 
-def decode(split: OpenSplit, spec: DatasetSpec, *, progress: bool) -> tuple[Tensor, Tensor]:
-    """Images uint8 `[n, c, h, w]` and labels int64 `[n]`; grey and palette images are converted."""
+def decode(
+    split: OpenSplit, spec: DatasetSpec, *, progress: bool, square: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Images uint8 `[n, c, h, w]` and labels int64 `[n]`; grey and palette images are converted.
+
+    Where `square` says a side, they are cut square around their centres and scaled to it.
+    """
     numpy = require("numpy", "vision")
     channels, height, width = spec.shape
     mode = "L" if channels == 1 else "RGB"
@@ -83,6 +88,8 @@ def decode(split: OpenSplit, spec: DatasetSpec, *, progress: bool) -> tuple[Tens
                         f"0 to {spec.num_classes - 1}"
                     )
                 image = _opened(stored, where, files=split.files)
+                if square is not None:
+                    image = _cut(image, square, where)
                 if image.size != (width, height):
                     raise DataError(
                         f"{where} is {image.width} x {image.height} "
@@ -119,6 +126,14 @@ def _opened(stored: Any, where: str, *, files: bool) -> Any:
             return pillow.open(io.BytesIO(content))
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise DataError(f"{where} is no picture that can be read: {error}") from error
+
+
+def _cut(image: Any, side: int, where: str) -> Any:
+    """The square around its centre, scaled to that side."""
+    try:
+        return require("PIL.ImageOps", "vision").fit(image, (side, side))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{where} is damaged: {error}") from error
 
 
 def _pixels(image: Any, mode: str, where: str) -> Any:

@@ -17,6 +17,13 @@ DOMAIN = Domain(
     options=(
         Option("noise", "share of wrong labels (default: the preset's)", float, "RATE"),
         Option("limit", "use N examples of the stream", int, "N", also_set=True),
+        Option(
+            "dataset",
+            "with the preset's settings, hub:NAME[:CONFIG][@REVISION], any dataset of the hub with "
+            "images and labels, or hub:./FOLDER",
+            metavar="hub:NAME",
+            also_set=True,
+        ),
         Option("device", "cpu or cuda (default: the preset's)"),
     ),
 )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sphere_replay.errors import DivergenceError
 from sphere_replay.hosts import Batch, Step
-from sphere_replay.runs.job import ReplayTally, check_device, diverged, ratio
+from sphere_replay.runs.job import ReplayTally, check_device, diverged, in_last_quarter, ratio
 from sphere_replay.runs.recording import Recorder, Shown, moments_of
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
@@ -301,9 +301,7 @@ def _tail_steps(turns: Sequence[Turn]) -> frozenset[int]:
     last = [step for step, turn in enumerate(turns) if turn.task == turns[-1].task]
     if turns[-1].indices is None:
         return frozenset()
-    quarter = last[-max(1, len(last) // 4) :]
-    count = min(TAIL, len(quarter))
-    return frozenset(quarter[len(quarter) * place // count - 1] for place in range(1, count + 1))
+    return in_last_quarter(last, TAIL)
 
 
 def _with_null(values: Tensor) -> list[Any]:

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from sphere_replay.errors import DataError, unknown
 
+HUB = "hub:"
+"""What names of datasets that have no record here begin with, see `vision.hub`."""
+
 Load = Callable[[Path | None], Mapping[str, Tensor]]
 """From the folder of data, if one is named, to `train_images` and `test_images`, uint8
 `[n, c, h, w]`, and `train_labels` and `test_labels`, int64 `[n]`."""
@@ -93,4 +96,8 @@ def dataset_spec(name: str) -> DatasetSpec:
     """The record of a dataset; an unknown name is answered with the closest known ones."""
     if name in DATASETS:
         return DATASETS[name]
+    if name.startswith(HUB):
+        from sphere_replay.vision.hub import hub_spec  # which knows of these records
+
+        return hub_spec(name)
     raise DataError(unknown("dataset", name, DATASETS))

@@ -10,6 +10,8 @@ Examples:
 import argparse
 from pathlib import Path
 
+from sphere_replay.cli.options import warn_of_others
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere inspect`."""
@@ -32,8 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     from sphere_replay.reports.report import write_inspector
 
-    size = write_inspector(arguments.runs, arguments.out, "sphere-replay")
-    print(f"{arguments.out} ({size / 1e6:.1f} MB)")
+    page = write_inspector(arguments.runs, arguments.out, "sphere-replay")
+    print(f"{arguments.out} ({page.size / 1e6:.1f} MB)")
+    warn_of_others(page.made_by)
     if not arguments.no_open:
         webbrowser.open(arguments.out.resolve().as_uri())
     return 0

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from sphere_replay.cli.options import (
     add_table_options,
-    nothing_of,
     table_from,
     table_words,
     warn_of_others,
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.reports.forest import draw_forest
     from sphere_replay.reports.tables import fill
     from sphere_replay.runs.launch import run_folder
-    from sphere_replay.runs.table_runs import runs_of, seeds_of
+    from sphere_replay.runs.table_runs import nothing_of, runs_of, seeds_of
 
     table, settings = table_from(arguments)
     column = arguments.column or list(table.columns)[-1]

@@ -5,14 +5,18 @@ It holds everything it needs and fetches nothing: send it, keep it, open it in a
 Examples:
   sphere report results --out report.html
   sphere report runs --out report.html
-  sphere report examples/experiment.toml --runs runs
+  sphere report examples/experiment.toml --runs runs --out report.html
   sphere report results/mnist.json runs/mnist-er-ace-sphere-noise40-seed0-1a2b3c4d
 """
 
 import argparse
 from pathlib import Path
 
+<<<<<<< HEAD
 from sphere_replay.cli.options import add_edited_option
+=======
+from sphere_replay.cli.options import add_plugin_option, warn_of_others
+>>>>>>> main
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,12 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_edited_option(parser)
     parser.add_argument("--title", default="sphere-replay", help="the page's title")
+    add_plugin_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, summarise, write."""
     from sphere_replay.reports.report import write_report
 
+<<<<<<< HEAD
     size = write_report(
         arguments.sources,
         arguments.out,
@@ -54,4 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
         accept_edited=arguments.accept_edited,
     )
     print(f"{arguments.out} ({size / 1e6:.1f} MB)")
+=======
+    page = write_report(arguments.sources, arguments.out, arguments.title, arguments.runs)
+    print(f"{arguments.out} ({page.size / 1e6:.1f} MB)")
+    warn_of_others(page.made_by)
+>>>>>>> main
     return 0

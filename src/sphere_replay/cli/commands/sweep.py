@@ -12,6 +12,8 @@ Examples:
 
 import argparse
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 from sphere_replay.cli.options import (
@@ -40,7 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skip", type=int, default=0, metavar="N", help="leave out the first N of all seeds"
     )
-    parser.add_argument("--workers", type=int, default=1, help="processes at a time (default: 1)")
+    parser.add_argument("--workers", type=int, help="processes at a time (default: 1)")
+    parser.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="run on a Ray cluster, as many at a time as it has CPUs for; without an address the "
+        "one that this machine belongs to. All nodes must see the folders at the same paths",
+    )
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="only these rows")
     parser.add_argument("--columns", nargs="+", metavar="NAME", help="only these columns")
     parser.add_argument(
@@ -72,7 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
     table, settings = table_from(arguments)
     if arguments.seeds is None and (table.seeds is None or arguments.development):
         arguments.seeds = DEFAULT_SEEDS
-    if arguments.workers < 1 or arguments.skip < 0:
+    if arguments.workers is not None and arguments.ray is not None:
+        raise UsageError("--workers are of this machine, and --ray takes a cluster: leave out one")
+    workers = 1 if arguments.workers is None else arguments.workers
+    if workers < 1 or arguments.skip < 0:
         raise UsageError("--workers counts from 1, --skip from 0")
     seeds = seeds_of(table, development=arguments.development)[arguments.skip :][: arguments.seeds]
     if arguments.record < 0:
@@ -90,12 +103,16 @@ def run(arguments: argparse.Namespace) -> int:
     protocol = {"preset": table.preset, **merged(own, settings)}
     if arguments.save:
         check_extends(arguments.save, table.name, protocol)
-    with step_progress(f"sweep {arguments.table}", hidden=arguments.quiet) as report:
+    with (
+        step_progress(f"sweep {arguments.table}", hidden=arguments.quiet) as report,
+        _aside(arguments),
+    ):
         outcomes = sweep(
             [run.config for run in runs],
             arguments.out,
             data=arguments.data,
-            workers=arguments.workers,
+            workers=workers,
+            ray=arguments.ray,
             report=report,
             record=arguments.record,
             track=arguments.track,
@@ -110,6 +127,17 @@ def run(arguments: argparse.Namespace) -> int:
         save_collection(arguments.save, table.name, _command(arguments), protocol, entries)
         print(f"saved to {arguments.save}")
     return 1 if failed else 0
+
+
+@contextmanager
+def _aside(arguments: argparse.Namespace) -> Iterator[None]:
+    """Ray prints pages about nodes it has lost; they go into a file beside the runs."""
+    if arguments.ray is None:
+        yield
+        return
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with open(arguments.out / "ray.log", "a") as file, redirect_stdout(file):
+        yield
 
 
 def _command(arguments: argparse.Namespace) -> str:

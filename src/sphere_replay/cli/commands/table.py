@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from sphere_replay.cli.options import (
     add_edited_option,
     add_table_options,
-    nothing_of,
     table_from,
     table_words,
     warn_of_others,
@@ -81,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.runs.table_runs import (
         DEVELOPMENT_SEEDS,
         EVALUATION_SEEDS,
+        nothing_of,
         runs_of,
         seeds_of,
     )

@@ -1,0 +1,1 @@
+"""Replay in other people's frameworks, beside what they have themselves."""

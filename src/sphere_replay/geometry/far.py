@@ -1,0 +1,211 @@
+"""The kernel between memories that are not near: carried from cell to cell by moments.
+
+From x, the members c_b + v of a cell lie at squared distances |D - v|², D = x - c_b. The mean of
+exp(-|D - v|²/eps) over them is, up to second cumulants of the exponent,
+
+    log F_xb = -|D|²/eps - mean|v|²/eps + 2 D^T Σ_b D/eps² - 2 D·t_b/eps² + var|v|²/2eps²
+
+Between the members c_a + u of a cell it changes with the slope of log Σ_b n_b F_ab along u and with
+its curvature, which the spread of slopes over cells b makes. Values w that differ within a cell
+tilt its mean: W_b = Σ_j w_j becomes W_b + cov(w, exponent). So the sum over all far memories j is
+
+    Σ_j K_ij w_j = g_i (A_a + u_i·B_a)
+
+where g_i holds all that is the same for all w; A and B are linear in w. For distances that are
+square roots, 1/eps becomes 1/(2 eps |D|), and the bend of the root adds to both second orders.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sphere_replay.geometry.cells import Cells, costs_between
+from sphere_replay.geometry.moments import Moments
+from sphere_replay.geometry.threads import in_order
+
+LEAST_EXPONENT, LARGEST_EXPONENT = -87.0, 30.0
+"""exp() of less is no normal number; more is no correction any longer."""
+
+_TINY = 1e-12
+
+
+class Reach(NamedTuple):
+    """How some cells a see all others b, each `[n, c]` or one number for all."""
+
+    kernel: Tensor
+    """F_ab from the center of a; zero for near cells."""
+    slope: Tensor
+    """-d log K / d |D|²."""
+    bend: Tensor
+    """What multiplies D^T Σ_b D in log F."""
+    root_bend: Tensor
+    """Of the square root along u, in units of the squared slope along u; 0 without one."""
+
+
+class Seen(NamedTuple):
+    """The far field of w = 1 in some cells."""
+
+    mass: Tensor
+    """At their centers, `[n]`."""
+    slopes: Tensor
+    """First part of the slope of its logarithm, `[n, d]`."""
+    gains: list[Tensor]
+    """g of the members of each."""
+
+
+class Far:
+    """The far part of exp(-C/eps) for one scale.
+
+    Args:
+        cells: Of the memories.
+        moments: Of the cells.
+        eps: Kernel scale in units of the raw distances.
+        near: Which pairs of cells are left out, bool `[c, c]`.
+        root: Whether distances are square roots.
+    """
+
+    def __init__(
+        self, cells: Cells, moments: Moments, eps: float, near: Tensor, *, root: bool
+    ) -> None:
+        self._cells, self._moments, self._eps, self._root = cells, moments, eps, root
+        self._near = near
+        self._level = 1.0
+        self._prepared: tuple[Tensor, Tensor] | None = None
+
+    def leveled(self, level: float) -> "Far":
+        """The same, times a number that makes up for what it is off on average."""
+        self._level = level
+        return self
+
+    def at_scale(self, eps: float) -> "Far":
+        """The same for another, similar scale."""
+        return Far(self._cells, self._moments, eps, self._near, root=self._root).leveled(
+            self._level
+        )
+
+    def sums(self, places: Tensor) -> Tensor:
+        """Σ_j K_ij over all far j, of some places `[n]`."""
+        found = torch.empty(len(places), device=places.device)
+        own = self._cells.cell_of[places]
+        for cell in own.unique():
+            seen = self.look(cell[None])
+            here = own == cell
+            inside = places[here] - self._cells.spans[int(cell)].start
+            found[here] = seen.mass * seen.gains[0][inside]
+        return self._level * found
+
+    def apply(self, stacked: Tensor) -> Tensor:
+        """Σ_j K_ij w_j over all far j, for w `[m, p]` by place."""
+        cells, centers, skew = self._cells, self._cells.centers, self._moments.skew
+        gains, slopes = self._all()
+        totals, lengths, tilts = self._weighted(stacked)
+        result = torch.empty_like(stacked)
+
+        def carry(batch: Tensor) -> None:
+            reach, own = self._reach(batch), centers[batch]
+            seen_by_slope = reach.kernel * reach.slope
+            for k in range(stacked.shape[1]):
+                toward = own @ tilts[k].T - (centers * tilts[k]).sum(dim=1)
+                tilted = totals[:, k] + reach.slope * (2 * toward - lengths[:, k])
+                weights = reach.kernel * tilted
+                sloped = weights * reach.slope
+                mass = weights.sum(dim=1)
+                change = 2 * (sloped @ centers - sloped.sum(dim=1, keepdim=True) * own)
+                change -= 2 * (sloped * reach.slope) @ skew + mass[:, None] * slopes[batch]
+                change += 2 * seen_by_slope @ tilts[k]
+                for row, cell in enumerate(batch.tolist()):
+                    span = cells.spans[cell]
+                    field = mass[row] + cells.deviations(cell) @ change[row]
+                    result[span, k] = self._level * gains[span] * field
+
+        for _ in in_order(carry, self._moments.batches(), stacked.device):
+            pass
+        # Linear in w, a field of positive values could fall below zero where they are very uneven.
+        positive = (stacked >= 0).all(dim=0)
+        return torch.where(positive, result.clamp(min=0), result)
+
+    def look(self, batch: Tensor) -> Seen:
+        """What the members of some adjacent cells see of all that is far."""
+        cells, moments, centers = self._cells, self._moments, self._cells.centers
+        reach, own = self._reach(batch), centers[batch]
+        numbers = reach.kernel * cells.sizes
+        mass = numbers.sum(dim=1)
+        share = numbers / mass.clamp(min=_TINY)[:, None]
+        sloped, bent = share * reach.slope, share * reach.bend
+        slope, bend = sloped.sum(dim=1), bent.sum(dim=1)
+        slopes = 2 * (sloped @ centers - slope[:, None] * own)
+        slopes -= 2 * (sloped * reach.slope) @ moments.skew
+        widths = (bent[:, :, None] * moments.along(cells, batch)).flatten(1)
+        turned = widths @ moments.factors.reshape(-1, centers.shape[1])
+        common = bent * moments.share
+        apart = common.sum(dim=1, keepdim=True) * own - common @ centers
+        steepness = slopes + 2 * (turned + apart @ moments.common)
+        # How slopes spread: along each cell's own directions, and in all others for the batch.
+        ratio = float(bend.sum() / slope.sum().clamp(min=_TINY))
+        damped = centers - ratio * centers @ moments.covariance
+        basis = torch.nn.functional.normalize(moments.factors[batch], dim=2, eps=_TINY)
+        along = torch.einsum("cd,nrd->ncr", damped, basis)
+        along -= torch.einsum("nd,nrd->nr", damped[batch], basis)[:, None]
+        along *= 2 * reach.slope[..., None]
+        middle = (share[:, None] @ along)[:, 0]
+        inside = (share[:, :, None] * along).transpose(1, 2) @ along
+        inside -= middle[:, :, None] * middle[:, None]
+        weight = cells.sizes[batch] / cells.sizes[batch].sum()
+        means = share @ damped
+        outside = (damped * (weight @ share)[:, None]).T @ damped
+        outside = (outside - (means * weight[:, None]).T @ means) * 4 * slope.mean().square()
+        root_bend = (share * reach.root_bend).sum(dim=1)
+        gains = []
+        for row, cell in enumerate(batch.tolist()):
+            deviations = cells.deviations(cell)
+            own_part = deviations @ basis[row].T
+            rest = deviations - own_part @ basis[row]
+            spread = ((own_part @ inside[row]) * own_part).sum(dim=1)
+            spread += ((rest @ outside) * rest).sum(dim=1)
+            along_slope = deviations @ slopes[row]
+            exponent = deviations @ steepness[row] - slope[row] * deviations.square().sum(dim=1)
+            exponent += spread / 2 + root_bend[row] * (spread + along_slope.square())
+            covered = ((deviations @ moments.covariance) * deviations).sum(dim=1)
+            exponent += bend[row] * covered
+            gains.append(exponent.clamp_(LEAST_EXPONENT, LARGEST_EXPONENT).exp_())
+        return Seen(mass, slopes, gains)
+
+    def _all(self) -> tuple[Tensor, Tensor]:
+        """Gains `[m]` by place, and slopes `[c, d]`; found once."""
+        if self._prepared is None:
+            seen = list(in_order(self.look, self._moments.batches(), self._cells.points.device))
+            gains = torch.cat([part for one in seen for part in one.gains])
+            self._prepared = gains, torch.cat([one.slopes for one in seen])
+        return self._prepared
+
+    def _reach(self, batch: Tensor) -> Reach:
+        centers, moments, eps = self._cells.centers, self._moments, self._eps
+        squared = costs_between(centers[batch], centers, root=False)
+        if self._root:
+            distance = squared.clamp(min=_TINY).sqrt()
+            exponent, slope = distance / -eps, 1 / (2 * eps * distance)
+            bend, root_bend = 2 * slope.square() + slope / distance.square(), eps / (2 * distance)
+        else:
+            exponent, slope = squared / -eps, squared.new_full((1, 1), 1 / eps)
+            bend, root_bend = 2 * slope.square(), torch.zeros_like(slope)
+        skewed = centers[batch] @ moments.skew.T - (centers * moments.skew).sum(dim=1)
+        # Cells that are too wide for the scale have no use for more than half of the way.
+        widened = torch.minimum(bend * moments.seen[batch], exponent / -2)
+        exponent += widened - slope * moments.length
+        exponent += slope.square() * (moments.wobble / 2 - 2 * skewed)
+        kernel = exponent.clamp_(LEAST_EXPONENT, 0.0).exp_()
+        return Reach(kernel.masked_fill_(self._near[batch], 0.0), slope, bend, root_bend)
+
+    def _weighted(self, stacked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Σ w `[c, p]`, Σ w (|v|² - mean) `[c, p]` and Σ w v `[p, c, d]` of each cell."""
+        cells, count = self._cells, stacked.shape[1]
+        totals, lengths = stacked.new_empty(2, len(cells), count)
+        tilts = stacked.new_empty(count, *cells.centers.shape)
+        for cell, span in enumerate(cells.spans):
+            deviations, values = cells.deviations(cell), stacked[span]
+            totals[cell] = values.sum(dim=0)
+            longer = deviations.square().sum(dim=1) - self._moments.length[cell]
+            lengths[cell] = longer @ values
+            tilts[:, cell] = values.T @ deviations
+        return totals, lengths, tilts
