@@ -6,11 +6,7 @@ BIN    := $(VENV)/bin
 EXTRAS := vision,instruct,coding,lightning,dev
 AVALANCHE := .venv-avalanche
 
-<<<<<<< HEAD
-.PHONY: demo test lint fuzz soak bench docs report tables pictures browser clean
-=======
-.PHONY: demo test test-avalanche test-ray lint bench docs report tables pictures browser clean
->>>>>>> main
+.PHONY: demo test test-avalanche test-ray lint fuzz soak bench docs report tables pictures browser clean
 
 demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replayed?
 	$(BIN)/sphere demo --out demo

@@ -115,36 +115,24 @@ def allocate(
     delta = delta.masked_fill(delta.abs() < SMALLEST_INCREMENT, 0.0)
     if recipe.control is Control.PERMUTED:
         places = _shuffled(places, recipe, generator)
-<<<<<<< HEAD
     precision = torch.promote_types(increments.dtype, torch.float32)
     rounding = max(torch.finfo(precision).eps, torch.finfo(places.dtype).eps)
-    result, trace = _allocate(delta, places, recipe, running_scale, rounding)
-=======
-    result, trace = solve(delta, places, recipe, running_scale)
->>>>>>> main
+    result, trace = solve(delta, places, recipe, running_scale, rounding)
     if labels is not None:
         labels = labels.to(places.device)
         result = _with_backing(result, places, labels, recipe, generator)
     result = replace(result, error=certify(result, trace, delta, places, recipe, labels))
-<<<<<<< HEAD
+    if isinstance(features, Tensor) and Kind(geometry) is Kind.AUTO:
+        warn_if_poor(result.error, len(delta))
     return result.to(precision)
 
 
-def _allocate(
+def solve(
     delta: Tensor,
     geometry: Geometry,
     recipe: Sphere,
-    running_scale: float | None,
-    rounding: float,
-=======
-    if isinstance(features, Tensor) and Kind(geometry) is Kind.AUTO:
-        warn_if_poor(result.error, len(delta))
-    return result.to(torch.promote_types(increments.dtype, torch.float32))
-
-
-def solve(
-    delta: Tensor, geometry: Geometry, recipe: Sphere, running_scale: float | None = None
->>>>>>> main
+    running_scale: float | None = None,
+    rounding: float = 0.0,
 ) -> tuple[Allocation, Trace]:
     """The allocation before labels have a say, of increments in the geometry's precision."""
     alone = recipe.control is Control.IDENTITY

@@ -25,25 +25,17 @@ class Page:
 
 
 def write_report(
-<<<<<<< HEAD
     sources: Sequence[Path],
     out: Path,
     title: str,
     runs_in: Path = Path("runs"),
     *,
     accept_edited: bool = False,
-) -> int:
-    """Write the page of saved results, run folders and experiments; its size in bytes."""
-    comparisons = read_sources(sources, runs_in, accept_edited=accept_edited)
-    return _write(out, title, comparisons, _recorded(comparisons))
-=======
-    sources: Sequence[Path], out: Path, title: str, runs_in: Path = Path("runs")
 ) -> Page:
     """Write the page of saved results, run folders and experiments."""
-    comparisons = read_sources(sources, runs_in)
+    comparisons = read_sources(sources, runs_in, accept_edited=accept_edited)
     size = _write(out, title, comparisons, _recorded(comparisons))
     return Page(size, [code for comparison in comparisons for code in comparison.made_by])
->>>>>>> main
 
 
 def write_inspector(sources: Sequence[Path], out: Path, title: str) -> Page:

@@ -8,18 +8,15 @@ from typing import Any
 from sphere_replay.codebase import Code
 from sphere_replay.config import Pair
 from sphere_replay.errors import ConfigError, DataError, UsageError
-<<<<<<< HEAD
 from sphere_replay.reports.collection import (
     Collection,
     FinishedRun,
     from_entries,
     load_collection,
+    made_by,
     marked,
     measured,
 )
-=======
-from sphere_replay.reports.collection import FinishedRun, from_entries, load_collection, made_by
->>>>>>> main
 from sphere_replay.runs import domains
 from sphere_replay.runs.experiment import SUFFIX, load_experiment
 from sphere_replay.runs.folder import RunFolder
@@ -96,23 +93,16 @@ def _of_experiment(path: Path, runs_in: Path) -> list[Comparison]:
     places = [run_folder(run.config, runs_in) for run in wanted]
     made = [(run, place) for run, place in zip(wanted, places, strict=True) if place.finished]
     if not made:
-<<<<<<< HEAD
-        return []
-    runs = [FinishedRun(r.method, r.column, r.config.pair, measured(place)) for r, place in made]
-    command = f"sphere sweep {path} --out {runs_in}"
-    return [Comparison(table, runs, str(path), command, folders=[place.path for _, place in made])]
-=======
         raise nothing_of(wanted, runs_in, f"sphere sweep {path} --out {runs_in}")
     comparison = Comparison(
         table,
-        [FinishedRun(r.method, r.column, r.config.pair, place.results) for r, place in made],
+        [FinishedRun(r.method, r.column, r.config.pair, measured(place)) for r, place in made],
         origin=str(path),
         command=f"sphere sweep {path} --out {runs_in}",
         folders=[place.path for _, place in made],
         made_by=[place.made_by for _, place in made],
     )
     return [comparison]
->>>>>>> main
 
 
 def _of_collection(saved: Collection, path: Path) -> list[Comparison]:
@@ -128,12 +118,8 @@ def _of_collection(saved: Collection, path: Path) -> list[Comparison]:
             runs = from_entries(kept)
     settings = {k: v for k, v in saved.protocol.items() if k != "preset"}
     origin = f"{path}, development seeds" if development else str(path)
-<<<<<<< HEAD
-    return [Comparison(table, runs, origin, saved.command, settings)]
-=======
     codes = made_by(saved.runs)
-    return Comparison(table, runs, origin, saved.command, settings, made_by=codes)
->>>>>>> main
+    return [Comparison(table, runs, origin, saved.command, settings, made_by=codes)]
 
 
 def _table_of(name: str, runs: Sequence[FinishedRun]) -> Table:
@@ -205,14 +191,10 @@ def _of_group(name: str, members: Sequence[tuple[RunFolder, Mapping[str, Any]]])
         _made_table(name, name, rows, runs_by_column),
         runs,
         origin=", ".join(dict.fromkeys(places)),
-        command=_repeating(name, members[0][0]),
+        command=_repeating(name, members[0][0].path),
         configs=configs,
-<<<<<<< HEAD
         folders=[folder.path for folder, _ in members],
-=======
-        folders=[folder for folder, _ in members],
-        made_by=[RunFolder(folder).made_by for folder, _ in members],
->>>>>>> main
+        made_by=[folder.made_by for folder, _ in members],
     )
 
 

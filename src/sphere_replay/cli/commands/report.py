@@ -12,11 +12,7 @@ Examples:
 import argparse
 from pathlib import Path
 
-<<<<<<< HEAD
-from sphere_replay.cli.options import add_edited_option
-=======
-from sphere_replay.cli.options import add_plugin_option, warn_of_others
->>>>>>> main
+from sphere_replay.cli.options import add_edited_option, add_plugin_option, warn_of_others
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,18 +47,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, summarise, write."""
     from sphere_replay.reports.report import write_report
 
-<<<<<<< HEAD
-    size = write_report(
+    page = write_report(
         arguments.sources,
         arguments.out,
         arguments.title,
         arguments.runs,
         accept_edited=arguments.accept_edited,
     )
-    print(f"{arguments.out} ({size / 1e6:.1f} MB)")
-=======
-    page = write_report(arguments.sources, arguments.out, arguments.title, arguments.runs)
     print(f"{arguments.out} ({page.size / 1e6:.1f} MB)")
     warn_of_others(page.made_by)
->>>>>>> main
     return 0
