@@ -69,13 +69,15 @@ def _check_course(course: Mapping[str, Any]) -> None:
     for name in ("task_ends", "anytime", "tasks"):
         if not isinstance(course[name], list):
             raise TypeError(f"course.{name} should be a list, not {_kind(course[name])}")
-        _check_numbers(course[name], f"course.{name}")
-    if any(not isinstance(point, list) or len(point) != 2 for point in course["anytime"]):
+    points, rows = course["anytime"], course["tasks"]
+    if not all(isinstance(point, list) and len(point) == 2 for point in points):
         raise ValueError("course.anytime should be pairs of a step and an accuracy")
-    if any(not isinstance(row, list) for row in course["tasks"]):
-        raise TypeError("course.tasks should be rows of accuracies")
-    accuracies = [point[1] for point in course["anytime"]]
-    accuracies += [value for row in course["tasks"] for value in row if value is not None]
+    if not all(isinstance(row, list) and len(row) == len(rows[0]) > 0 for row in rows):
+        raise ValueError("course.tasks should be rows of accuracies, all of one length")
+    if not all(_is_number(step) for step in [*course["task_ends"], *(step for step, _ in points)]):
+        raise ValueError("course.task_ends and course.anytime should have numbers of steps")
+    accuracies = [accuracy for _, accuracy in points]
+    accuracies += [value for row in rows for value in row if value is not None]
     if not all(_is_number(value) and 0 <= value <= 1 for value in accuracies):
         raise ValueError("an accuracy of the course is not in [0, 1]")
 

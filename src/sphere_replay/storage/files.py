@@ -21,7 +21,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     Several processes may write the same file at once: one of them comes last.
     """
-    with replacing(path) as temporary, writing(path):
+    with writing(path), replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
@@ -62,7 +62,7 @@ def writing(path: Path) -> Iterator[None]:
             raise
         raise OSError(
             error.errno,
-            f"no room for {path.name} in {path.parent.resolve()} ({os.strerror(error.errno)}): "
+            f"no room for {path.name} in {path.parent.resolve()} ({error.strerror}): "
             "free some, and start again; what was there before is intact",
         ) from error
 
