@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sphere_replay.coding.judge import Judge, open_sandbox
 from torch import Tensor
 
 from benchmarks import harness
@@ -20,6 +19,7 @@ from benchmarks.harness import Benchmark, Cell, column, option, whole
 from benchmarks.rendering import Progress
 from sphere_replay.allocation import Sphere, allocate
 from sphere_replay.coding.config import CodingConfig
+from sphere_replay.coding.grading import Grader, open_sandbox
 from sphere_replay.coding.models import load_policy, prompt_ids
 from sphere_replay.coding.presets import resolve
 from sphere_replay.coding.problems import Problem
@@ -85,7 +85,7 @@ def measure(plan: Plan, progress: Progress) -> list[Cell]:
         with open_sandbox(config, home / "verdicts") as sandbox:
             for seed in range(plan.seeds):
                 progress(f"seed {seed}")
-                programs = sample(config, base, problems, Judge(sandbox), seed)
+                programs = sample(config, base, problems, Grader(sandbox), seed)
                 share += float(programs.hollow.sum() / programs.rewarded.sum()) / plan.seeds
                 kept = programs.rewarded
                 found.append(
@@ -109,7 +109,7 @@ def measure(plan: Plan, progress: Progress) -> list[Cell]:
 
 
 def sample(
-    config: CodingConfig, base: BaseModel, problems: Sequence[Problem], judge: Judge, seed: int
+    config: CodingConfig, base: BaseModel, problems: Sequence[Problem], judge: Grader, seed: int
 ) -> Programs:
     """A group of programs for every problem, judged."""
     tokenizer, length = base.tokenizer, config.max_completion

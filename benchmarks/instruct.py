@@ -47,7 +47,7 @@ class Plan(harness.Plan):
     """Updates of a turn: two intervals between rescorings."""
     warm_up: int = 50
     two_processes: bool = True
-    """Whether to measure updates on two as well; the tiny model on generated tasks."""
+    """Whether to measure updates on two as well, of the tiny model on generated tasks."""
     least_rounds: int = 5
     least_seconds: float = 8.0
 
@@ -74,10 +74,9 @@ def measure(plan: Plan, progress: Progress) -> list[Cell]:
         bench = Bench(plan, Path(home))
         progress("updates")
         cells = bench.updates()
-        if plan.two_processes:
+        if plan.model == "tiny" and plan.data is None and plan.two_processes:
             progress("updates on two processes")
-            tiny = replace(plan, model="tiny", data=None).config
-            cells += ranks.cells_of(tiny, Path(home), plan.updates, plan.least_rounds)
+            cells += ranks.cells_of(plan.config, Path(home), plan.updates, plan.least_rounds)
         progress("scoring")
         return cells + bench.scoring()
 

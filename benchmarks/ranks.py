@@ -25,7 +25,7 @@ WHOLE, SHARDED = "2 processes", "2 processes, sharded"
 
 
 def cells_of(config: InstructConfig, home: Path, updates: int, rounds: int) -> list[Cell]:
-    """Time updates with uniform replay and with SPHERE, sharded and not."""
+    """Time updates with uniform replay and with SPHERE, sharded and not; `home` has the model."""
     asked = home / "ranks.json"
     asked.write_text(
         json.dumps({"config": asdict(config), "updates": updates, "rounds": rounds}), "utf-8"

@@ -37,6 +37,11 @@ def test_numbers():
     with pytest.raises(TypeError):
         count(5)
 """
+_MANY_CALLS = """
+def test_many_calls():
+    for size in range(2000):
+        assert count([size]) == {size: 1}
+"""
 _PROGRAM = """
 def count(items):
     counts = {}
@@ -71,7 +76,9 @@ def measure(plan: Plan, progress: Progress) -> list[Cell]:
 
 
 def _measure(plan: Plan) -> list[Cell]:
-    trials = [Trial(_PROGRAM % number, _TESTS) for number in range(plan.programs)]
+    # Every call of a program's function goes from one process to another and back.
+    tests = [_TESTS + _MANY_CALLS, *[_TESTS] * (plan.programs - 1)]
+    trials = [Trial(_PROGRAM % number, text) for number, text in enumerate(tests)]
     with (
         Sandbox(plan.isolation, workers=plan.workers) as sandbox,
         tempfile.TemporaryDirectory(prefix="sphere-bench-") as place,
@@ -155,20 +162,24 @@ BENCHMARK = Benchmark(
     },
     targets=(
         at_least(
-            5.0,
+            4.0,
             "warm workers against a fresh pytest per program, equal isolation",
             "ratio",
             where=named(FRESH),
         ),
     ),
     legend="""
-        One program is a function of five lines and six test nodes, all of which pass. A warm
-        worker has imported pytest, and forks for every program: new namespaces, limits, filter
-        of system calls, reports with a nonce, a folder that is removed. A fresh pytest starts
-        Python under the same mounts; it has no limits, and its exit code could be forged.
+        One program is a function of five lines and six test nodes, all of which pass; the first
+        program of a turn has a seventh, which calls the function 2,000 times. A warm worker
+        forks twice for every program, once for the tests, with pytest in memory, and once for
+        the program, out of whose reach they are: new namespaces, limits, a filter of system
+        calls and a folder for each, and a wire between them. A fresh pytest starts Python under
+        the same mounts, for tests and program in one; it has no limits, and its exit code could
+        be forged.
     """,
     notes="""
         A fresh run spends most of its time importing pytest and setting up its session, which a
-        warm worker does once. What is left is two forks, collecting, and running.
+        warm worker does once. What is left is forks, collecting, running, and for every call of
+        the program's function a message there and one back.
     """,
 )

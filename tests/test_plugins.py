@@ -145,6 +145,13 @@ def test_the_example_is_swept_by_other_processes_and_shown(
     }
     smooth = next(config for config in configs if config["host"] == "er-smooth")
     assert smooth["options"]["smoothing"] == 0.1
+    assert main(["table", *table, "--runs", str(tmp_path), "--json", "--seeds", "2"]) == 0
+    assert capsys.readouterr().err == ""  # seeds that nobody has run are not worth a word
+    for path in tmp_path.glob("shapes-er-smooth-*"):
+        path.rename(path.with_name(path.name[:-1] + "x"))  # as if of another formula
+    assert main(["table", *table, "--runs", str(tmp_path), "--json", "--seeds", "1"]) == 0
+    assert "runs are missing in" in (said := capsys.readouterr().err)
+    assert "1 runs there have the same names" in said
     unlimited = ["--plugin", str(EXAMPLE), "--runs", str(tmp_path), "--seeds", "1"]
     assert main(["table", "shapes", *unlimited]) == 2
     assert "have the same names, but other settings" in capsys.readouterr().err
@@ -169,6 +176,13 @@ def test_a_changed_formula_is_a_new_run(tmp_path: Path, capsys: pytest.CaptureFi
     assert afresh(elsewhere, *run)[1] == before  # the same code is the same, wherever it lies
     capsys.readouterr()
     config = str(Path(first["folder"]) / "config.json")
+    manifest = json.loads((Path(first["folder"]) / "manifest.json").read_text())
+    assert manifest["plugins"]["select"]["source"] == str(plugin)
+    assert manifest["plugins"]["select"]["digest"] in Path(config).read_text()
+    with forgotten():
+        assert main(["run", config, "--out", str(tmp_path), *SHORT]) == 2
+    hint = f"the run has its select from a plug-in: give it by --plugin {plugin}"
+    assert hint in capsys.readouterr().err
     written(tmp_path, SELECTION.replace("+ 1.0", "- 9.0"))
     with forgotten():
         assert main(["run", config, "--plugin", str(plugin), "--out", str(tmp_path), *SHORT]) == 0

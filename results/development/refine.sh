@@ -59,3 +59,19 @@ for host in ER ER-ACE; do  # of uniform replay, on frozen features
   done
 done
 for table in cifar10-frozen cifar100-frozen; do dev "strength-$table-hosts" "$table" 4 --columns 40% --methods ER ER-ACE; done
+for strength in 1.5 2.5; do
+  dev "strength-cifar100-frozen-er-calibrated-$strength" cifar100-frozen 3 --columns 40% --methods "ER + calibrated" \
+    --set "host.strength=$strength"
+done
+for strength in 0.25 0.4 0.6; do
+  dev "strength-cifar100-frozen-er-ace-calibrated-$strength" cifar100-frozen 3 --columns 40% \
+    --methods "ER-ACE + calibrated" --set "host.strength=$strength"
+done
+for table in cifar10 cifar100; do  # neighbours by the network or by the encoder
+  name=$([ "$table" = cifar10 ] && echo frozen || echo frozen100)
+  dev "refine-$name-encoder-noisy" "$table-frozen" 3 --columns 40% --methods "ER + calibrated" "ER-ACE + calibrated" \
+    --set geometry=encoder
+done
+dev refine-frozen100-noisy cifar100-frozen 3 --columns 40% --methods "ER + calibrated" "ER-ACE + calibrated"
+dev refine-frozen-encoder-fixed-noisy cifar10-frozen 4 --columns 40% --methods "ER + calibrated" "ER-ACE + calibrated" \
+  --set geometry=encoder --set select.strength=fixed

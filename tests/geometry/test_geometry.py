@@ -254,3 +254,20 @@ def test_kernel_scales_far_below_float32_rounding(kind: str) -> None:
     (eps,) = geometry.kernel_scales([8.0])
     assert sharp < 1e-9
     assert eps == pytest.approx(sharp, rel=0.2)
+
+
+def test_memory_handed_on_from_one_geometry_to_the_next_changes_nothing() -> None:
+    features, ones = random(60, 8), torch.ones(60)
+    fresh = build_geometry(features).apply_kernel(0.5, ones)
+    with torch.inference_mode():
+        radii = build_geometry(features).neighbor_radius([3])
+        inside = build_geometry(features).apply_kernel(0.5, ones)
+    kept = build_geometry(features)
+    first = kept.apply_kernel(0.5, ones)
+    for size in (40, 60, 20):  # others come and go meanwhile
+        other = build_geometry(random(size, 8, seed=1))
+        other.apply_kernel(0.7, torch.ones(size))
+        assert other.neighbor_radius([3]).shape == (1, size)
+    assert torch.equal(kept.neighbor_radius([3]), radii)
+    for again in (inside, first, kept.apply_kernel(0.5, ones)):
+        assert torch.equal(again, fresh)

@@ -190,9 +190,10 @@ def test_on_its_own_split_mnist_the_first_classes_are_remembered() -> None:
 def test_the_example_learns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["avalanche_mnist.py", "--experiences", "1"])
+    monkeypatch.setattr(sys, "argv", ["avalanche_mnist.py", "--experiences", "2"])
     example = Path(__file__).parents[2] / "examples" / "avalanche_mnist.py"
     runpy.run_path(str(example), run_name="__main__")
-    sentence, accuracy = capsys.readouterr().out.splitlines()[-2:]
-    assert sentence.startswith("experience 0: ESS ")
-    assert float(accuracy.split()[-1]) > 0.9
+    first, second, *accuracies = capsys.readouterr().out.splitlines()[-4:]
+    assert first.startswith("experience 0: nothing is scored yet")
+    assert second.startswith("experience 1: ESS ")
+    assert min(float(line.split()[-1]) for line in accuracies) > 0.5

@@ -22,7 +22,7 @@ from sphere_replay.reports.contents import content_of
 from sphere_replay.reports.page import LARGEST, embedded, to_html
 from sphere_replay.reports.recorded import turned
 from sphere_replay.reports.report import write_report
-from sphere_replay.reports.sources import read_sources
+from sphere_replay.reports.sources import _method_names, read_sources
 from sphere_replay.runs.launch import run_config
 from sphere_replay.vision.presets import resolve
 
@@ -178,6 +178,20 @@ def test_an_experiment_with_plugins_is_reported_in_a_process_that_knows_them_not
     with forgotten():
         assert main([*words, "--plugin", str(EXAMPLE)]) == 0
     assert "1 of 2 results were made by other code" in capsys.readouterr().err
+
+
+def test_runs_that_differ_in_options_or_code_are_told_apart_in_few_words() -> None:
+    plain = {"host": "er", "select": "mine", "seed": 0, "select_options": {"t": 1.0, "u": 2}}
+    configs = [
+        plain | {"code": {"select": "a" * 64}},
+        plain | {"code": {"select": "b" * 64}},
+        plain | {"code": {"select": "b" * 64}, "select_options": {"t": 0.5, "u": 2}},
+    ]
+    assert _method_names(configs) == [
+        "er + mine, t 1.0, select code aaaaaa",
+        "er + mine, t 1.0, select code bbbbbb",
+        "er + mine, t 0.5, select code bbbbbb",
+    ]
 
 
 def test_nothing_to_report_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

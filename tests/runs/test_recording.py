@@ -125,6 +125,17 @@ def test_numbers_are_those_of_the_allocation_and_votes_those_of_the_neighbours(
         assert float(tree["backing"][memory]) == pytest.approx(float(own), rel=1e-3)
 
 
+def test_votes_for_a_memorys_own_label_are_always_kept() -> None:
+    scores, _ = memories()
+    labels = torch.arange(len(scores)) % 8
+    tree = what_was_seen(scores, Weighting(scores.losses), Sphere.vision(), shown(labels))
+    assert tree["voted"].shape == (len(labels), 4)
+    assert (tree["voted"] == labels[:, None]).any(dim=1).all()
+    best = tree["votes"][:, 0]
+    own = (tree["votes"] * (tree["voted"] == labels[:, None])).sum(dim=1)
+    torch.testing.assert_close(own / best, tree["backing"], rtol=1e-4, atol=1e-5)
+
+
 def test_selections_that_ask_nobody_are_shown_what_neighbours_would_say() -> None:
     scores, labels = memories()
     assert scores.features is not None

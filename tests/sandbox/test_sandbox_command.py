@@ -50,6 +50,16 @@ def test_a_wrong_program(files: tuple[Path, Path], capsys: pytest.CaptureFixture
     assert run(capsys, "run", *files, "--node", "test_one", "--json")[0] == 0
 
 
+def test_what_programs_say_cannot_reach_the_terminal(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files[0].write_text("def f(x):\n    raise ValueError('\\x1b[2Kpassed\\x07\\u202e')\n")
+    for judge in ("strict", "shared"):
+        _, out, _ = run(capsys, "run", *files, "--judge", judge)
+        assert r"ValueError: \x1b[2Kpassed\x07\u202e" in out
+        assert "\x1b" not in out
+
+
 def test_limits_are_options(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     files[0].write_text("import time\n\ndef f(x):\n    time.sleep(60 * (x - 1))\n    return 2\n")
     words = ("--wall", "1", "--memory", "128", "--file-size", "512K", "--processes", "8")
@@ -106,7 +116,7 @@ def test_files_that_cannot_be_read(
 def test_check_proves_what_it_says(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fine = hostile.Hostile("exit", "import os\nos._exit(0)\n", ("uncollected",))
+    fine = hostile.Hostile("exit", "processes", b"import os\nos._exit(0)\n", TESTS)
     monkeypatch.setattr(battery, "battery", lambda facts: [fine])
     code, out, _ = run(capsys, "check", "--json")
     result = json.loads(out)
@@ -116,13 +126,17 @@ def test_check_proves_what_it_says(
     working = [entry for entry in result["isolations"] if entry["works"]]
     assert all(entry["findings"][0]["contained"] for entry in working)
 
-    loose = hostile.Hostile("good", "def square(x):\n    return x ** 2\n", ("timeout",))
+    loose = hostile.Hostile("good", "tests", b"def f(x):\n    return 2 * x\n", TESTS)
     monkeypatch.setattr(battery, "battery", lambda facts: [fine, loose])
     code, out, _ = run(capsys, "check", "--isolation", result["uses"])
     assert code == 1
-    assert "NOT CONTAINED finished" in out
-    assert "contains 1 of 2 hostile programs" in out
-    assert "good: it passed" in out
+    assert "processes, strict  1 of 1 contained" in out
+    assert "tests, shared      0 of 1 contained" in out
+    assert "contains 1 of 3 hostile programs" in out
+    assert "good (strict): it passed" in out
+    assert "memory is limited by" in out
+    code, out, _ = run(capsys, "check", "--isolation", result["uses"], "--all", "--class", "tests")
+    assert "good, strict  NOT CONTAINED finished" in out
 
 
 def test_check_without_any_isolation(

@@ -27,6 +27,16 @@ CALLS = {
         "unshare": 272,
         "prlimit": 302,
         "clone3": 435,
+        "shmat": 30,
+        "setxattr": 188,
+        "inotify": 254,
+        "bind": 49,
+        "setsockopt": 54,
+        "mmap": 9,
+        "fcntl": 72,
+        "ioctl": 16,
+        "prctl": 157,
+        "sendmsg": 46,
     },
     "aarch64": {
         "read": 63,
@@ -40,6 +50,16 @@ CALLS = {
         "unshare": 97,
         "prlimit": 261,
         "clone3": 435,
+        "shmat": 196,
+        "setxattr": 5,
+        "inotify": 26,
+        "bind": 200,
+        "setsockopt": 208,
+        "mmap": 222,
+        "fcntl": 25,
+        "ioctl": 29,
+        "prctl": 167,
+        "sendmsg": 211,
     },
 }
 
@@ -87,6 +107,17 @@ def decide(code: bytes, architecture: int, number: int, *arguments: int) -> int:
         ("prlimit", (1, 7), DENY),
         ("kill", (1, 15), ALLOW),  # other means keep signals in
         ("chmod", (0, 0), ALLOW),
+        *((call, (), DENY) for call in ("shmat", "setxattr", "inotify", "bind", "setsockopt")),
+        ("sendmsg", (), DENY),
+        ("mmap", (0, 4096, 3, 0x22), ALLOW),  # private
+        ("mmap", (0, 4096, 3, 0x01, 5), ALLOW),  # a file
+        ("mmap", (0, 4096, 3, 0x21), DENY),  # shared with nothing behind it
+        ("fcntl", (3, 4), ALLOW),
+        ("fcntl", (3, 1031), DENY),  # a larger pipe
+        ("ioctl", (1, 0x5401), ALLOW),
+        ("ioctl", (1, 0x5412), 0x00050000 | errno.ENOTTY),  # typing for the user
+        ("prctl", (15,), ALLOW),
+        ("prctl", (4,), DENY),
     ],
 )
 def test_decisions(machine: str, call: str, arguments: tuple[int, ...], decision: int) -> None:
@@ -113,6 +144,19 @@ def test_other_instruction_sets_are_killed(machine: str) -> None:
     code = seccomp.build_filter(machine, owner=False, only_self=None)
     assert decide(code, 0x40000003, 0) == KILL  # 32-bit x86 numbers calls differently
     assert decide(code, ARCHITECTURE[machine], 0x40000000) == KILL
+
+
+@pytest.mark.parametrize("machine", kernel.SUPPORTED)
+def test_calls_of_kernels_to_come_are_denied(machine: str) -> None:
+    code = seccomp.build_filter(machine, owner=False, only_self=None)
+    outcomes = {decide(code, ARCHITECTURE[machine], number) for number in range(453, 1000)}
+    assert outcomes == {DENY}
+
+
+def test_the_table_of_calls_is_whole() -> None:
+    for column in (0, 1):
+        numbers = seccomp._numbers(seccomp._ALLOWED + seccomp._ALLOWED_TO_STRANGERS, column)
+        assert len(set(numbers)) == len(numbers) > 100
 
 
 def in_another_process(code: str, *arguments: str) -> str:

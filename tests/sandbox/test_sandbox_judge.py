@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from sphere_replay.sandbox.inside.canaries import Canaries
 from sphere_replay.sandbox.inside.judge import Judge
 from sphere_replay.sandbox.limits import verdict_from
 
-CANARIES = ("first", "last")
+CANARIES = Canaries("first", "last")
 NONCE = "abc"
 
 
@@ -32,7 +33,7 @@ HONEST = (COLLECTED, node("first", "failed"), node("test_a"), node("last", "fail
 def test_honest_reports_count() -> None:
     judge = judged(*HONEST)
     assert judge.fraud is None
-    assert judge.outcomes["test_a"] == "passed"
+    assert (judge.collected, judge.outcomes) == (["test_a"], {"test_a": "passed"})
 
 
 @pytest.mark.parametrize(
@@ -99,3 +100,18 @@ def test_nothing_reported_is_no_pass() -> None:
     assert verdict.nodes == {"test_a": "error"}
     assert verdict.ending == "uncollected"
     assert not verdict.passed
+
+
+def test_canaries_look_like_the_tests_around_them() -> None:
+    tests = "def test_add_1():\n    assert add(1, 2) == 3\n"
+    canaries = Canaries.among(tests)
+    added = canaries.added_to(tests)
+    for name in (canaries.first, canaries.last):
+        assert name.startswith("test_add_")
+        assert f"def {name}():\n    assert " in added
+    assert canaries.first != canaries.last
+    names: dict[str, object] = {}
+    exec(added, names)
+    for name in (canaries.first, canaries.last):
+        with pytest.raises(AssertionError):
+            names[name]()  # type: ignore[operator]  # a test

@@ -311,7 +311,21 @@ def test_without_noise_or_replay_there_is_no_lift() -> None:
     assert (clean["noisy_lift"], clean["drawn_mislabelled_share"]) == (None, 0.0)
     assert clean["mean_mass"] == 1.0
     alone = run(brief("none")).results()["replay"]
+    assert set(alone.pop("share_of_tasks")[0]) == {None}
     assert set(alone.values()) == {None}
+
+
+@pytest.mark.parametrize("scenario", ["class", "domain"])
+@pytest.mark.parametrize("host", ["er", "der-pp"])
+def test_replayed_tasks_are_those_that_were_learned(host: str, scenario: str) -> None:
+    job = run(brief(host, "sphere", scenario=scenario, capacity=40))
+    drawn = job.state_dict()["tally"]
+    assert sum(map(sum, drawn["tasks"])) == drawn["drawn"]
+    for task, row in enumerate(job.results()["replay"]["share_of_tasks"]):
+        assert sum(row) == pytest.approx(1.0)
+        assert row[task] > 0
+        assert set(row[task + 1 :]) <= {0.0}  # nothing of what is still to come
+    assert job.results()["replay"]["share_of_tasks"][-1][0] > 0
 
 
 @pytest.mark.parametrize(("host", "per_step"), [("none", 0), ("er", 1), ("er-ace", 1)])

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sphere_replay.errors import UsageError
+from sphere_replay.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from sphere_replay.codebase import Code
@@ -244,10 +244,27 @@ def read_config(path: Path) -> "RunConfig":
         saved = read_json(path / "config.json" if path.is_dir() else path)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    config = saved_config(saved)
+    try:
+        config = saved_config(saved)
+    except UserError as error:
+        raise UsageError(f"{error}{_from_plugins(path, saved)}") from error
     for change in config.changed_code(saved):
         print(f"sphere: {path} was made by other code: {change}", file=sys.stderr)
     return config
+
+
+def _from_plugins(path: Path, saved: dict[str, Any]) -> str:
+    """A word on the plug-ins that a saved run took parts from, which may not be loaded."""
+    from sphere_replay.storage.files import read_json
+
+    parts = [part for part in saved.get("code", {}) if part != "sphere_replay"]
+    manifest = (path if path.is_dir() else path.parent) / "manifest.json"
+    plugins = read_json(manifest).get("plugins", {}) if manifest.is_file() else {}
+    sources = {str(entry["source"]) for entry in plugins.values() if entry["source"]}
+    if not parts:
+        return ""
+    named = " ".join(f"--plugin {source}" for source in sorted(sources)) or "--plugin FILE"
+    return f"; the run has its {' and '.join(parts)} from a plug-in: give it by {named}"
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What programs are worth: the visible node rewards them, the full suite judges them.
 
-Programs run in the sandbox and nowhere else. Rewards come from runs of the visible node alone, so
-that not even the time another node takes can leak into training.
+Programs run in the sandbox and nowhere else, judged as their problem says. Rewards come from runs
+of the visible node alone, so that not even the time another node takes can leak into training.
 """
 
 import time
@@ -52,7 +52,7 @@ class Grader:
     ) -> list[bool]:
         # What writes nothing passes nothing, and need not be run.
         wanted = {(p.id, program): p for p, program in attempts if program}
-        trials = [Trial(program, p.tests, nodes(p)) for (_, program), p in wanted.items()]
+        trials = [Trial(program, p.tests, nodes(p), p.judge) for (_, program), p in wanted.items()]
         verdicts = dict(zip(wanted, self._sandbox.run_many(trials), strict=True))
         for verdict in verdicts.values():
             if verdict.ending == "broken":

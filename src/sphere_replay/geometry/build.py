@@ -25,11 +25,11 @@ class Kind(Choice):
     EXACT = "exact"
     """Every pair: dense while half of the distances fit into the budget, tiled beyond."""
     CELLS = "cells"
-    """Near pairs exactly, others by landmarks, as far as the kernel of each scale needs either."""
+    """Near pairs exactly, others by moments, as far as the kernel of each scale needs either."""
     SPARSE = "sparse"
     """Near pairs alone."""
     LOW_RANK = "low-rank"
-    """Landmarks, and the pairs of each cell."""
+    """Moments of cells, and the pairs of each cell."""
 
 
 _APPROXIMATE = {
@@ -71,7 +71,8 @@ def build_geometry(
     """The geometry of `features` `[m, d]` under `distance`; its `why` says which, and for what.
 
     Exact ones are dense while half of the m x m distances fit into `budget` bytes, tiled within it
-    beyond that. Approximate ones hold a copy of the points in float32, and about 200 MiB.
+    beyond that. Approximate ones hold a copy of the points in float32, up to 256 MiB for pairs of
+    cells, and about 200 MiB to work in.
     """
     distance, kind = distance or SquaredEuclidean(), Kind(kind)
     source = distance.source(features)
@@ -91,6 +92,7 @@ def build_geometry(
         size += f"; {held >> 20} of {budget >> 20} MiB for their distances"
         name = "dense" if dense else "tiled"
     elif isinstance(source, PointSource):
+        source.sharpen_all()  # gives back the copy that fast distances would take
         geometry, name = _APPROXIMATE[kind](source), str(kind)
     else:
         raise ValueError(f"{kind} geometries put points into cells, and {distance} has none")

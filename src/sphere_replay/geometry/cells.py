@@ -24,8 +24,8 @@ _ROUNDS = 6
 _SAMPLED_PER_CELL = 32
 OVERSIZE = 2
 """Times the average size, at which a cell is cut."""
-_AT_ONCE = 1 << 22
-"""Distances to centers held at a time."""
+_AT_ONCE, _SORTED_AT_ONCE = 1 << 22, 1 << 14
+"""Distances to centers held at a time, and rows that are sorted."""
 
 
 class Cells:
@@ -51,20 +51,25 @@ class Cells:
 
     def __init__(self, rows: UnitRows, generator: torch.Generator) -> None:
         points = rows.all(torch.float32)
-        size = len(points)
+        size, dim = points.shape
         count = max(1, min(MOST_CELLS, size // LEAST_MEMBERS))
         most = OVERSIZE * max(1, size // count)
         groups = [
             part for group in _found(points, count, generator) for part in _cut(group, points, most)
         ]
+        del points  # the sorted copy takes its place
         self.members = torch.cat(groups)
         self.places = torch.empty_like(self.members)
-        self.places[self.members] = torch.arange(size, device=points.device)
-        self.sizes = torch.tensor([len(group) for group in groups], device=points.device)
-        self.cell_of = torch.arange(len(groups), device=points.device).repeat_interleave(self.sizes)
+        device = self.members.device
+        self.places[self.members] = torch.arange(size, device=device)
+        self.sizes = torch.tensor([len(group) for group in groups], device=device)
+        self.cell_of = torch.arange(len(groups), device=device).repeat_interleave(self.sizes)
         stops = self.sizes.cumsum(0).tolist()
         self.spans = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
-        self.points = points[self.members]
+        self.points = torch.empty(size, dim, device=device)
+        for start in range(0, size, _SORTED_AT_ONCE):
+            part = slice(start, start + _SORTED_AT_ONCE)
+            self.points[part] = rows.chosen(self.members[part])
         self.centers = torch.stack([self.points[span].mean(dim=0) for span in self.spans])
         self._near: dict[int, Tensor] = {}
 
@@ -84,7 +89,7 @@ class Cells:
             near = torch.zeros(len(self), len(self), dtype=torch.bool, device=self.points.device)
             most = min(len(self), 1 + 4 * pairs * len(self) // len(self.points))
             centers = self.centers.to(accumulation_dtype(self.centers.device))
-            for rows in torch.arange(len(self), device=near.device).split(256):
+            for rows in torch.split(torch.arange(len(self), device=near.device), 256):
                 costs = costs_between(centers[rows], centers, root=False)
                 order = costs.topk(most, dim=1, largest=False).indices
                 sizes = self.sizes[order]

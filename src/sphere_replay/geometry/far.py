@@ -15,6 +15,7 @@ where g_i holds all that is the same for all w; A and B are linear in w. For dis
 square roots, 1/eps becomes 1/(2 eps |D|), and the bend of the root adds to both second orders.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -50,8 +51,8 @@ class Seen(NamedTuple):
     """At their centers, `[n]`."""
     slopes: Tensor
     """First part of the slope of its logarithm, `[n, d]`."""
-    gains: list[Tensor]
-    """g of the members of each."""
+    gains: Tensor
+    """g of their members."""
 
 
 class Far:
@@ -71,7 +72,6 @@ class Far:
         self._cells, self._moments, self._eps, self._root = cells, moments, eps, root
         self._near = near
         self._level = 1.0
-        self._prepared: tuple[Tensor, Tensor] | None = None
 
     def leveled(self, level: float) -> "Far":
         """The same, times a number that makes up for what it is off on average."""
@@ -84,21 +84,31 @@ class Far:
             self._level
         )
 
+    @cached_property
+    def _seen(self) -> Seen:
+        seen = in_order(self.look, self._moments.batches(), self._cells.points.device)
+        return Seen(*(torch.cat(each) for each in zip(*seen, strict=True)))
+
     def sums(self, places: Tensor) -> Tensor:
         """Σ_j K_ij over all far j, of some places `[n]`."""
-        found = torch.empty(len(places), device=places.device)
+        seen = self._seen
+        return self._level * seen.mass[self._cells.cell_of[places]] * seen.gains[places]
+
+    def sums_of_few(self, places: Tensor) -> Tensor:
+        """About the same, without a look from all cells."""
         own = self._cells.cell_of[places]
-        for cell in own.unique():
+        found = torch.empty(len(places), device=places.device)
+        for cell in torch.unique(own):
             seen = self.look(cell[None])
             here = own == cell
             inside = places[here] - self._cells.spans[int(cell)].start
-            found[here] = seen.mass * seen.gains[0][inside]
+            found[here] = seen.mass * seen.gains[inside]
         return self._level * found
 
     def apply(self, stacked: Tensor) -> Tensor:
         """Σ_j K_ij w_j over all far j, for w `[m, p]` by place."""
         cells, centers, skew = self._cells, self._cells.centers, self._moments.skew
-        gains, slopes = self._all()
+        seen = self._seen
         totals, lengths, tilts = self._weighted(stacked)
         result = torch.empty_like(stacked)
 
@@ -112,12 +122,12 @@ class Far:
                 sloped = weights * reach.slope
                 mass = weights.sum(dim=1)
                 change = 2 * (sloped @ centers - sloped.sum(dim=1, keepdim=True) * own)
-                change -= 2 * (sloped * reach.slope) @ skew + mass[:, None] * slopes[batch]
+                change -= 2 * (sloped * reach.slope) @ skew + mass[:, None] * seen.slopes[batch]
                 change += 2 * seen_by_slope @ tilts[k]
                 for row, cell in enumerate(batch.tolist()):
                     span = cells.spans[cell]
                     field = mass[row] + cells.deviations(cell) @ change[row]
-                    result[span, k] = self._level * gains[span] * field
+                    result[span, k] = self._level * seen.gains[span] * field
 
         for _ in in_order(carry, self._moments.batches(), stacked.device):
             pass
@@ -136,21 +146,22 @@ class Far:
         slope, bend = sloped.sum(dim=1), bent.sum(dim=1)
         slopes = 2 * (sloped @ centers - slope[:, None] * own)
         slopes -= 2 * (sloped * reach.slope) @ moments.skew
-        widths = (bent[:, :, None] * moments.along(cells, batch)).flatten(1)
-        turned = widths @ moments.factors.reshape(-1, centers.shape[1])
+        widths = moments.along(cells, batch).mul_(bent[:, None]).flatten(1)
+        turned = widths @ moments.factors.flatten(0, 1)
         common = bent * moments.share
         apart = common.sum(dim=1, keepdim=True) * own - common @ centers
         steepness = slopes + 2 * (turned + apart @ moments.common)
         # How slopes spread: along each cell's own directions, and in all others for the batch.
         ratio = float(bend.sum() / slope.sum().clamp(min=_TINY))
         damped = centers - ratio * centers @ moments.covariance
-        basis = torch.nn.functional.normalize(moments.factors[batch], dim=2, eps=_TINY)
-        along = torch.einsum("cd,nrd->ncr", damped, basis)
-        along -= torch.einsum("nd,nrd->nr", damped[batch], basis)[:, None]
-        along *= 2 * reach.slope[..., None]
-        middle = (share[:, None] @ along)[:, 0]
-        inside = (share[:, :, None] * along).transpose(1, 2) @ along
-        inside -= middle[:, :, None] * middle[:, None]
+        basis = torch.nn.functional.normalize(moments.factors[:, batch], dim=2, eps=_TINY)
+        basis = basis.transpose(0, 1).contiguous()
+        along = (basis.flatten(0, 1) @ damped.T).view(*basis.shape[:2], -1)
+        along -= basis @ damped[batch, :, None]
+        along *= 2 * reach.slope[:, None]
+        weighted = along * share[:, None]
+        middle = weighted.sum(dim=2)
+        inside = weighted @ along.transpose(1, 2) - middle[:, :, None] * middle[:, None]
         weight = cells.sizes[batch] / cells.sizes[batch].sum()
         means = share @ damped
         outside = (damped * (weight @ share)[:, None]).T @ damped
@@ -169,15 +180,7 @@ class Far:
             covered = ((deviations @ moments.covariance) * deviations).sum(dim=1)
             exponent += bend[row] * covered
             gains.append(exponent.clamp_(LEAST_EXPONENT, LARGEST_EXPONENT).exp_())
-        return Seen(mass, slopes, gains)
-
-    def _all(self) -> tuple[Tensor, Tensor]:
-        """Gains `[m]` by place, and slopes `[c, d]`; found once."""
-        if self._prepared is None:
-            seen = list(in_order(self.look, self._moments.batches(), self._cells.points.device))
-            gains = torch.cat([part for one in seen for part in one.gains])
-            self._prepared = gains, torch.cat([one.slopes for one in seen])
-        return self._prepared
+        return Seen(mass, slopes, torch.cat(gains))
 
     def _reach(self, batch: Tensor) -> Reach:
         centers, moments, eps = self._cells.centers, self._moments, self._eps

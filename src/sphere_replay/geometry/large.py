@@ -55,7 +55,6 @@ class CellGeometry:
     Args:
         source: Points whose pairwise distances are the costs.
         pairs: How many memories near each one are exact; `PAIRS` unless given.
-        cells: Cells to use; found anew unless given.
         seed: Of the sample that cells are found by, and of nothing else.
     """
 
@@ -64,12 +63,11 @@ class CellGeometry:
         source: PointSource,
         pairs: int | None = None,
         *,
-        cells: Cells | None = None,
         seed: int = 0,
     ) -> None:
         self._root = source.root
         self._pairs = PAIRS if pairs is None else pairs
-        self.cells = cells or Cells(source.points, torch.Generator().manual_seed(seed))
+        self.cells = Cells(source.points, torch.Generator().manual_seed(seed))
         self.size = len(self.cells.points)
         """Number of memories m."""
         self.dtype = self.cells.points.dtype
@@ -126,10 +124,10 @@ class CellGeometry:
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
         """`[len(neighbors), n]`: exact, of all memories while these are few, then of a sample."""
         columns = [min(k, self.size - 1) for k in neighbors]
-        everybody, most = self.cells.points.split(_SEARCH_COLUMNS), max(columns) + 1
+        everybody, most = torch.split(self.cells.points, _SEARCH_COLUMNS), max(columns) + 1
         sample = self._evenly(self.size if self.size <= _ALL_SEARCHED else _SEARCHED)
         found = []
-        for places in sample.split(_SEARCH_ROWS):
+        for places in torch.split(sample, _SEARCH_ROWS):
 
             def nearest(part: Tensor, places: Tensor = places) -> Tensor:
                 return smallest(self._rows(places, part), min(most, len(part)))
@@ -229,7 +227,8 @@ class CellGeometry:
         else:
             exponents = torch.addmm(lengths[1] / -eps, left, right.T, alpha=2 / eps)
             exponents.sub_(lengths[0][:, None] / eps)
-        if sum(map(math.sqrt, longest)) ** 2 > -LEAST_EXPONENT * eps:  # and so of the root
+        furthest = sum(map(math.sqrt, longest))
+        if (furthest if self._root else furthest**2) > -LEAST_EXPONENT * eps:
             exponents.clamp_(LEAST_EXPONENT, 0)
         return exponents.exp_()
 
@@ -274,15 +273,8 @@ class SparseGeometry(CellGeometry):
 class LowRankGeometry(CellGeometry):
     """A memory's own cell exactly, all others by moments: for wide kernels."""
 
-    def __init__(
-        self,
-        source: PointSource,
-        pairs: int | None = 0,
-        *,
-        cells: Cells | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(source, pairs, cells=cells, seed=seed)
+    def __init__(self, source: PointSource, pairs: int | None = 0, *, seed: int = 0) -> None:
+        super().__init__(source, pairs, seed=seed)
 
     def _planned(self, eps: float) -> Plan:
         found = self._plan_of([self.cells.near(self._pairs)], eps * self.unit)

@@ -24,7 +24,7 @@ class Moments:
     """Of all cells.
 
     Attributes:
-        factors: E, `[c, r, d]`, orthogonal rows.
+        factors: E, `[r, c, d]`, orthogonal for each cell.
         share: s, `[c]`, and `common`: R, `[d, d]`.
         covariance: The mean of Σ_b over memories, `[d, d]`.
         length: Mean of |v|², `[c]`, and `wobble`: its variance.
@@ -36,7 +36,7 @@ class Moments:
         count, dim = cells.centers.shape
         rank = min(RANK, dim)
         new = cells.points.new_zeros
-        self.factors, self.skew = new(count, rank, dim), new(count, dim)
+        self.factors, self.skew = new(rank, count, dim), new(count, dim)
         self.length, self.wobble = new(count), new(count)
 
         def measure(cell: int) -> Tensor:
@@ -45,16 +45,17 @@ class Moments:
             self.length[cell] = lengths.mean()
             self.wobble[cell] = lengths.var(correction=0)
             self.skew[cell] = lengths @ deviations / len(lengths)
-            self.factors[cell] = _factors(deviations, rank)
+            self.factors[:, cell] = _factors(deviations, rank)
             return deviations.T @ deviations
 
         parts = in_order(measure, range(count), cells.points.device)
         self.covariance = sum(parts, new(dim, dim)) / len(cells.points)
-        scaled = self.factors * cells.sizes.sqrt()[:, None, None]
+        scaled = self.factors * cells.sizes.sqrt()[:, None]
         flat = scaled.reshape(-1, dim)
         self.common = self.covariance - flat.T @ flat / len(cells.points)
-        own = self.length - self.factors.square().sum(dim=(1, 2))
+        own = self.length - self.factors.square().sum(dim=(0, 2))
         self.share = (own / self.common.trace().clamp(min=1e-30)).clamp_(min=0)
+        self._offsets = (self.factors * cells.centers).sum(dim=2)
         self.seen = new(count, count)
         centers = cells.centers
         blurred = centers @ self.common
@@ -62,21 +63,21 @@ class Moments:
 
         def look(rows: Tensor) -> None:
             apart = lengths[rows, None] + lengths - 2 * blurred[rows] @ centers.T
-            self.seen[rows] = self.along(cells, rows).square_().sum(dim=2) + self.share * apart
+            self.seen[rows] = self.along(cells, rows).square_().sum(dim=1) + self.share * apart
 
         for _ in in_order(look, self.batches(), cells.points.device):
             pass
 
     def batches(self) -> list[Tensor]:
         """All cells, a few adjacent ones at a time."""
-        return list(torch.arange(len(self.length), device=self.length.device).split(TOGETHER))
+        return list(
+            torch.split(torch.arange(len(self.length), device=self.length.device), TOGETHER)
+        )
 
     def along(self, cells: Cells, rows: Tensor) -> Tensor:
-        """E_b (c_a - c_b) of the given a and all b, `[n, c, r]`."""
-        count, rank, dim = self.factors.shape
-        offsets = (self.factors @ cells.centers[:, :, None])[:, :, 0]
-        along = cells.centers[rows] @ self.factors.reshape(-1, dim).T
-        return along.view(len(rows), count, rank).sub_(offsets)
+        """E_b (c_a - c_b) of the given a and all b, `[n, r, c]`."""
+        along = cells.centers[rows] @ self.factors.flatten(0, 1).T
+        return along.view(len(rows), *self._offsets.shape).sub_(self._offsets)
 
 
 def _factors(deviations: Tensor, rank: int) -> Tensor:

@@ -43,11 +43,10 @@ class Rows(NamedTuple):
 class Fit(NamedTuple):
     """What moments come to for the pairs that are not near."""
 
-    share: float
-    """Of the kernel's mass, on average over memories."""
+    level: float
+    """To multiply them by, so that they are right on average."""
     error: float
     """Mean relative error of the row sums of the whole kernel."""
-    far: Far
 
 
 def planned(
@@ -72,21 +71,25 @@ def planned(
     shares = [(by_cell * ~near[cell_of[places]]).sum(dim=1) / total for near in nears]
     if float(shares[0].mean()) < _NEGLIGIBLE:
         return Plan(nears[0], None, f"sparse: {measured}, near cells hold all of it")
-    for near, share in reversed(list(zip(nears, shares, strict=True))):
-        fit = _fit(far(near), places, share, total)
-        off = f"{fit.error:.1e} off the sums"
-        if fit.error < _ACCURATE and near is nears[-1]:
-            return Plan(near, fit.far, f"low rank: {measured}, moments are {off}")
-    part = f"{100 * fit.share:.2g}% by moments, {off}"
-    return Plan(near, fit.far, f"mixed: {measured}, near cells exactly and {part}")
+    if len(nears) > 1:
+        lean = far(nears[-1])
+        fit = _fit(lean.sums_of_few(places), shares[-1], total)
+        if fit.error < _ACCURATE:
+            off = f"{fit.error:.1e} off the sums"
+            why = f"low rank: {measured}, moments are {off}"
+            return Plan(nears[-1], lean.leveled(fit.level), why)
+    wide = far(nears[0])
+    fit = _fit(wide.sums(places), shares[0], total)
+    part = f"{100 * float(shares[0].mean()):.2g}% by moments, {fit.error:.1e} off the sums"
+    why = f"mixed: {measured}, near cells exactly and {part}"
+    return Plan(nears[0], wide.leveled(fit.level), why)
 
 
-def _fit(far: Far, places: Tensor, share: Tensor, total: Tensor) -> Fit:
-    found = far.sums(places).to(total.dtype) / total
+def _fit(found: Tensor, share: Tensor, total: Tensor) -> Fit:
+    found = found.to(total.dtype) / total
     given = float(found.sum())
     level = float(share.sum()) / given if given > 0 else 1.0
-    error = float((level * found - share).abs().mean())
-    return Fit(float(share.mean()), error, far.leveled(level))
+    return Fit(level, float((level * found - share).abs().mean()))
 
 
 def _sums(

@@ -8,6 +8,7 @@ How many tiles are kept, and how many are made anew for every pass, is all that 
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -42,6 +43,9 @@ _TOGETHER = 4
 _KERNELS_UP_TO = 512
 """Memories whose kernels are kept beside their distances: each is applied two or three times."""
 
+_SPARE: deque[Tensor] = deque(maxlen=4)
+"""Kernels of geometries that are gone, a MiB each: writing to new memory takes longer than exp."""
+
 Band = tuple[slice, list[slice]]
 """Rows, and columns of adjacent tiles."""
 
@@ -60,6 +64,7 @@ class TileGeometry:
     def __init__(
         self, source: CostSource, keep_bytes: int | None = None, panel_bytes: int = 1 << 27
     ) -> None:
+        self._lent: list[Tensor] = []
         self._source = source
         self._keep_bytes = keep_bytes
         self._panel_bytes = panel_bytes
@@ -395,7 +400,7 @@ class TileGeometry:
         key = (rows.start, cols.start, eps * self.unit)
         if small and (kept := self._kernels.get(key)) is not None:
             return kept
-        kernel = torch.empty_like(distances) if small else self._buffer(distances)
+        kernel = self._spare(distances) if small else self._buffer(distances)
         torch.mul(distances, -1 / (eps * self.unit), out=kernel)
         if self._vanishing(eps):
             kernel.clamp_(min=_LEAST_EXPONENT[self.dtype])
@@ -403,6 +408,22 @@ class TileGeometry:
         if small:
             self._kernels[key] = kernel
         return kernel
+
+    def _spare(self, like: Tensor) -> Tensor:
+        """A tile of this geometry's own until it is gone."""
+        if self.device.type != "cpu" or self.dtype != torch.float32:
+            return torch.empty_like(like)
+        try:
+            held = _SPARE.pop()
+        except IndexError:
+            with torch.inference_mode(False):  # the next geometry may be outside of it
+                held = torch.empty(_KERNELS_UP_TO**2)
+        self._lent.append(held)
+        return held[: like.numel()].view(like.shape)
+
+    def __del__(self) -> None:
+        """Hand tiles on to geometries to come."""
+        _SPARE.extend(self._lent)
 
     def _buffer(self, like: Tensor) -> Tensor:
         """The working tile of this thread."""

@@ -85,6 +85,8 @@ class Engine:
         """Spent on scoring and weighing so far."""
         self.watch: Onlooker | None = None
         """Whoever looks on, such as a recorder."""
+        self.drawn: Callable[[Tensor], None] | None = None
+        """Told the slots of every draw; whoever counts them."""
         self._generator = generator
         self._economy = economy
 
@@ -142,6 +144,8 @@ class Engine:
             indices = torch.randint(size, (count,), generator=self._generator)
         else:
             indices = draw_distinct(size, count, self._generator)
+        if self.drawn is not None:
+            self.drawn(indices)
         return Draw(indices, 1.0, self.memory.take(indices))
 
     def _rescore(self, score: Scorer, labels: Labels | None) -> None:
@@ -166,6 +170,8 @@ class Engine:
         if not self.replacement:
             scheme, count = Scheme.SUCCESSIVE, min(count, len(slots))
         indices = slots[draw(as_probabilities(weights), count, scheme, self._generator)]
+        if self.drawn is not None:
+            self.drawn(indices)
         mass = 1.0 if self.unit_mass else weighting.mass
         cost = weighting.cost if rescored else 0
         return Draw(indices, mass, self.memory.take(indices), weighting, rescored, cost)

@@ -76,7 +76,7 @@ def accuracy_figure(runs: Sequence[FinishedRun], subject: str = "") -> "Figure":
         axes.set_ylabel(f"accuracy over the {units} seen so far (%)")
     explain(
         figure,
-        about(subject, f"Each line shows how well a method still knows all {units} seen so far."),
+        about(subject, f"How well each method still knows all {units} seen so far."),
         f"Line: mean over {seed_count(panels)}, straight between evaluations; the number is where "
         f"it ends.{band_sentence(panels)} Thin vertical lines: a new task begins (each "
         "seed's tasks are stretched to their mean length). Thick: the one that ends highest."

@@ -219,8 +219,21 @@ def _method_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
             and any(other.get(setting) != value for other in alike)
         ]
         name = config["host"] + ("" if config["select"] == "uniform" else f" + {config['select']}")
-        names.append(", ".join([name, *(f"{s} {config[s]}" for s in varying)]))
+        told = [word for s in varying for word in _told(s, config[s], [c.get(s) for c in alike])]
+        names.append(", ".join([name, *told]))
     return names
+
+
+def _told(setting: str, value: Any, values: Sequence[Any]) -> list[str]:
+    """A setting that tells runs apart, in words; of several options those that do."""
+    if not isinstance(value, dict):
+        return [f"{setting} {value}"]
+    others = [other if isinstance(other, dict) else {} for other in values]
+    return [
+        f"{option} code {entry[:6]}" if setting == "code" else f"{option} {entry}"
+        for option, entry in value.items()
+        if any(other.get(option) != entry for other in others)
+    ]
 
 
 def _row(method: str, configs: Mapping[str, Mapping[str, Any]]) -> TableRow:

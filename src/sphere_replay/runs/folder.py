@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from sphere_replay.codebase import Code, this_code
 from sphere_replay.errors import UserError
+from sphere_replay.plugging import loaded
 from sphere_replay.runs.intact import check_results, reading
 from sphere_replay.storage.checksums import EditedError, edited_files, write_checksums
 from sphere_replay.storage.files import (
@@ -46,13 +47,24 @@ def identity(config: Mapping[str, object]) -> str:
     return hashlib.sha256(canonical_json(config, "config").encode()).hexdigest()
 
 
-def describe_environment(seed: int, data: Mapping[str, str]) -> dict[str, Any]:
+def describe_environment(
+    seed: int, data: Mapping[str, str], digests: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """The manifest of a run: versions, code, platform, seed, a checksum for each part of the data.
 
-    Plug-ins are in the identity, by digests of the parts that a run takes from them.
+    Args:
+        seed: Of the run.
+        data: The checksums.
+        digests: Of the parts that it takes from plug-ins, which are in its identity as well.
     """
     code = this_code()
+    sources = {plugin.digest: plugin.source for plugin in loaded()}
+    plugins = {
+        part: {"digest": digest, "source": sources.get(digest)}
+        for part, digest in (digests or {}).items()
+    }
     return {
+        **({"plugins": plugins} if plugins else {}),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "sphere_replay": code.version,

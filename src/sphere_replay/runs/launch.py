@@ -56,4 +56,5 @@ def run_config(
         report=report,
         finish=lambda results: results | {"metrics": measure(record_of(results))},
         track=track,
+        digests={part: digest for part, digest in config.code.items() if part in config.parts},
     )

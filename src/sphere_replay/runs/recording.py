@@ -24,7 +24,7 @@ FOLDER = "recording"
 NEIGHBOURS = 6
 """How many of a memory's neighbours are kept, the nearest first."""
 VOTED = 3
-"""Labels with the most votes that are kept."""
+"""Labels with the most votes that are kept, beside a memory's own."""
 _BLOCK = 256
 """Columns of the kernel at a time."""
 
@@ -188,9 +188,14 @@ def nearest(geometry: Geometry, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def _votes(geometry: Geometry, eps: float, labels: Tensor, votes: Votes) -> tuple[Tensor, Tensor]:
-    """The labels with the most votes, int64 `[m, v]`, and their shares of all votes."""
-    classes, counts = torch.unique(labels, return_counts=True)
+    """The labels with the most votes, int64 `[m, v]`, and their shares of all votes.
+
+    A memory's own label is the last of them if it is not among the first.
+    """
+    classes, belongs, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     cast = votes_cast(geometry, eps, labels[:, None] == classes, counts, votes)
     shares = cast / cast.sum(1, keepdim=True).clamp(min=1e-30)
-    top = shares.topk(min(VOTED, len(classes)), dim=1)
-    return classes[top.indices].cpu(), top.values.float().cpu()
+    chosen = shares.topk(min(VOTED + 1, len(classes)), dim=1).indices
+    absent = (chosen != belongs[:, None]).all(dim=1)
+    chosen[absent, -1] = belongs[absent]
+    return classes[chosen].cpu(), shares.gather(1, chosen).float().cpu()

@@ -36,11 +36,13 @@ def run_job(
     report: Report | None = None,
     finish: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     track: Sequence[str] = (),
+    digests: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run a job to its end, from its latest checkpoint if there is one.
 
     `finish` may add to the job's results what is computed from them, such as metrics. `track` names
-    trackers, see `runs.tracking`; they get what was logged before as well.
+    trackers, see `runs.tracking`; they get what was logged before as well. `digests` are those of
+    parts from plug-ins, for the manifest.
 
     Killed at any moment and called again with the same arguments, it ends with the same bits in
     `results.json`. Checkpoints are saved every `checkpoint_every` steps, and by the clock where
@@ -57,7 +59,7 @@ def run_job(
                 tracking.summarize(folder.results)
             return folder.results
         job = make_job()
-        changes = folder.write_manifest(describe_environment(seed, job.checksums))
+        changes = folder.write_manifest(describe_environment(seed, job.checksums, digests))
         latest = load_latest(folder.path)
         step, lines = 0, 0
         if latest is not None:

@@ -8,6 +8,8 @@ from typing import Any
 from sphere_replay.config import RunConfig
 from sphere_replay.errors import UsageError
 from sphere_replay.runs.domains import resolve
+from sphere_replay.runs.folder import RunFolder
+from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.settings import merged
 from sphere_replay.runs.table import Table
 
@@ -73,14 +75,24 @@ def _numbered(table: Table, number: int) -> dict[str, Any]:
 
 def nothing_of(runs: Iterable[TableRun], place: Path, remedy: str) -> UsageError:
     """The error of a table without results, with a word on those that are nearly the same."""
-    stems = {run.config.run_name for run in runs}
+    hint = namesakes(runs, place)
+    return UsageError(
+        "; ".join(filter(None, [f"no results in {place}; make them with: {remedy}", hint]))
+    )
+
+
+def namesakes(runs: Iterable[TableRun], place: Path) -> str:
+    """A word on finished runs in a place that are called like missing ones, or nothing."""
+    places = {run_folder(run.config, place).path: run.config.run_name for run in runs}
+    missing = {stem for path, stem in places.items() if not RunFolder(path).finished}
     others = {
-        path.parent.name
+        path.parent
         for path in place.glob("*/results.json")
-        if path.parent.name.rpartition("-")[0] in stems
+        if path.parent not in places and path.parent.name.rpartition("-")[0] in missing
     }
-    hint = (
-        f"; {len(others)} runs there have the same names, but other settings, another version, or "
+    if not others:
+        return ""
+    return (
+        f"{len(others)} runs there have the same names, but other settings, another version, or "
         "other code of a plug-in"
     )
-    return UsageError(f"no results in {place}; make them with: {remedy}{hint if others else ''}")

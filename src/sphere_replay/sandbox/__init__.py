@@ -3,7 +3,7 @@
 See `docs/sandbox.md` for what is promised, and what is not.
 """
 
-from .limits import Limits, Verdict
+from .limits import JUDGES, Limits, Verdict
 from .sandbox import Sandbox, SandboxError, Trial
 
-__all__ = ["Limits", "Sandbox", "SandboxError", "Trial", "Verdict"]
+__all__ = ["JUDGES", "Limits", "Sandbox", "SandboxError", "Trial", "Verdict"]

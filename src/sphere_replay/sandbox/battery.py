@@ -6,15 +6,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .hostile import Hostile, battery
+from .hostile import CHEATS, Hostile, battery
+from .inside import kernel
 from .inside.tree import descendants
 from .limits import Limits, Verdict, verdict_from
-from .names import visible_tests
+from .names import only_nodes, visible_tests
 from .worker import Worker
 
 _SLACK = 5.0
@@ -26,6 +27,8 @@ class Finding:
     """What became of one hostile program."""
 
     name: str
+    kind: str
+    """The class of what it tried."""
     contained: bool
     ending: str
     seconds: float
@@ -34,25 +37,37 @@ class Finding:
 
 
 def prove(
-    worker: Worker, report: Callable[[int, int, str], None] = lambda done, total, name: None
+    worker: Worker,
+    report: Callable[[int, int, str], None] = lambda done, total, name: None,
+    judge: str = "strict",
+    kinds: Sequence[str] = (),
 ) -> list[Finding]:
-    """Run the whole battery on a worker."""
+    """Run the battery on a worker.
+
+    Args:
+        worker: Where.
+        report: Told (programs done, all programs, the next one's name).
+        judge: `strict`, or `shared`: those after the verdict that this judge withstands.
+        kinds: Only these classes; (): all.
+    """
     with bait_laid() as bait:
-        cases = battery(bait.facts)
+        cases = [case for case in battery(bait.facts) if not kinds or case.kind in kinds]
+        if judge == "shared":
+            cases = [case for case in cases if case.kind in CHEATS and not case.strict_only]
         findings = []
         for number, case in enumerate(cases):
             report(number, len(cases), case.name)
-            findings.append(try_out(worker, case, bait))
+            findings.append(try_out(worker, case, bait, judge))
         return findings
 
 
-def try_out(worker: Worker, case: Hostile, bait: "Bait") -> Finding:
+def try_out(worker: Worker, case: Hostile, bait: "Bait", judge: str = "strict") -> Finding:
     """Run one hostile program, then look at its verdict and at everything it could have touched."""
     limits = Limits(**{"wall": 10.0, **case.limits})  # type: ignore[arg-type]  # checked by Limits
-    program = case.program.encode() if isinstance(case.program, str) else case.program
     before = set(descendants(worker.pid))
     start = time.monotonic()
-    answer = worker.ask(program, case.tests, None, limits)
+    tests = case.tests if case.nodes is None else only_nodes(case.tests, case.nodes)
+    answer = worker.ask(case.program, tests, case.nodes, limits, judge)
     seconds = time.monotonic() - start
     verdict = verdict_from(answer, visible_tests(case.tests))
     left = set(descendants(worker.pid)) - before
@@ -61,17 +76,17 @@ def try_out(worker: Worker, case: Hostile, bait: "Bait") -> Finding:
         why = f"processes {sorted(left)} survived"
     elif seconds > limits.wall + _SLACK:
         why = f"it took {seconds:.1f} s, {limits.wall} s were allowed"
-    return Finding(case.name, not why, verdict.ending, seconds, why)
+    return Finding(case.name, case.kind, not why, verdict.ending, seconds, why)
 
 
 def _fault(case: Hostile, verdict: Verdict) -> str:
     outcomes = ", ".join(f"{node} {outcome}" for node, outcome in verdict.nodes.items())
-    if not case.endings:
+    if case.probe:
         said = " ".join(verdict.messages.values()) or verdict.why
-        return "" if verdict.passed else f"{verdict.ending}; {outcomes}: {said}"
+        return "" if verdict.passed else f"{verdict.ending}; {outcomes}: {said} {verdict.output}"
     if verdict.passed:
         return "it passed"
-    if verdict.ending not in case.endings:
+    if verdict.ending == "broken" or (case.endings and verdict.ending not in case.endings):
         return f"it ended as {verdict.ending} ({outcomes}): {verdict.why}"
     return ""
 
@@ -119,11 +134,11 @@ def bait_laid() -> Iterator[Bait]:
             stack.enter_context(socket.socket(socket.AF_UNIX)),
         ]
         port = listeners[0].getsockname()[1]
-        abstract = f"\0{folder.name}"
+        abstract = folder.name
         listeners[1].bind(("127.0.0.1", port))
         listeners[2].bind(str(folder / "socket"))
         (folder / "socket").chmod(0o777)
-        listeners[3].bind(abstract)
+        listeners[3].bind(f"\0{abstract}")
         visits: list[str] = []
         for name, listener in zip(("TCP", "UDP", "local", "abstract"), listeners, strict=True):
             stack.callback(_listen(name, listener, visits))
@@ -134,8 +149,19 @@ def bait_laid() -> Iterator[Bait]:
             "port": port,
             "socket": str(folder / "socket"),
             "abstract": abstract,
+            "shm": _segment(stack),
         }
         yield Bait(facts, secret, process, visits)
+
+
+def _segment(stack: ExitStack) -> int:
+    """The id of shared memory that everyone may read and write; -1 where there is none."""
+    try:
+        number = kernel.shared_memory(4096)
+    except (OSError, AttributeError):
+        return -1
+    stack.callback(kernel.remove_shared_memory, number)
+    return number
 
 
 def _listen(name: str, listener: socket.socket, visits: list[str]) -> Callable[[], None]:

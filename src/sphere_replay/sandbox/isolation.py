@@ -16,7 +16,7 @@ ISOLATIONS = ("bubblewrap", "landlock")
 _INSIDE = Path(__file__).parent / "inside"
 _PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "py", "pygments")
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/lib", "/lib64", "/etc/ld.so.cache")
-_START = "import sys; sys.path += {paths!r}; from inside.server import main; main()"
+_START = "import sys; sys.path += {paths!r}; from inside.main import main; main()"
 
 
 def missing(isolation: str) -> str | None:
@@ -80,9 +80,10 @@ def _bubblewrap(readable: list[str]) -> list[str]:
     ]
     words += ["--unshare-cgroup-try", "--clearenv", "--new-session", "--cap-drop", "ALL"]
     if os.getuid() == 0:
-        # Without a namespace of users root can leave for another uid, program by program.
-        for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL"):
-            words += ["--cap-add", capability]
+        # Without a namespace of users root can leave for another uid, program by program, and
+        # has to be told which sockets a program has.
+        for capability in ("SETUID", "SETGID", "KILL", "SYS_PTRACE", "DAC_READ_SEARCH"):
+            words += ["--cap-add", f"CAP_{capability}"]
     else:
         words += ["--unshare-user"]
     parents = {parent for path in readable for parent in Path(path).parents}

@@ -6,6 +6,16 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 MEBIBYTE = 1 << 20
+JUDGES = ("strict", "shared")
+"""Where tests run: in a process that the program cannot reach, or in the program's own."""
+
+
+def printable(text: str) -> str:
+    """A text that cannot move the cursor, ring, or turn the line around: escaped where it could."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from .cache import VerdictCache, content_key
 from .isolation import ISOLATIONS, missing
-from .limits import Limits, Verdict, verdict_from
-from .names import STAND_IN, visible_tests
+from .limits import JUDGES, Limits, Verdict, verdict_from
+from .names import STAND_IN, only_nodes, visible_tests
 from .worker import Worker, WorkerError
 
 
@@ -26,6 +26,8 @@ class Trial:
     program: str | bytes
     tests: str
     nodes: Sequence[str] | None = None
+    judge: str = "strict"
+    """One of `JUDGES`."""
 
 
 class Sandbox:
@@ -61,26 +63,44 @@ class Sandbox:
         self._idle.put(first)
         self._closed = False
 
-    def run(self, program: str | bytes, tests: str, nodes: Sequence[str] | None = None) -> Verdict:
-        """Run a program, imported as `solution`, against the nodes of a test file."""
+    def run(
+        self,
+        program: str | bytes,
+        tests: str,
+        nodes: Sequence[str] | None = None,
+        judge: str = "strict",
+    ) -> Verdict:
+        """Run a program, imported as `solution`, against the nodes of a test file.
+
+        Args:
+            program: Its source.
+            tests: A pytest file.
+            nodes: Those that are run; None: all.
+            judge: `strict`, the tests in a process that the program cannot reach, or `shared`,
+                both in one interpreter.
+        """
+        if judge not in JUDGES:
+            raise ValueError(f"unknown judge {judge!r}; known: {', '.join(JUDGES)}")
         source = program.encode("utf-8", "surrogatepass") if isinstance(program, str) else program
         known = list(nodes) if nodes is not None else visible_tests(tests)
         if len(source) > self.limits.file_size:
             why = f"the program has {len(source)} bytes, file_size allows {self.limits.file_size}"
             return Verdict(dict.fromkeys(known, "error"), "too large", why)
         if self._cache is None:
-            return self._run(source, tests, nodes, known)
-        key = content_key(source, tests, nodes, self.limits, self._setting)
+            return self._run(source, tests, nodes, known, judge)
+        key = content_key(source, tests, nodes, self.limits, f"{self._setting} {judge}")
         verdict = self._cache.get(key)
         if verdict is None:
-            verdict = self._run(source, tests, nodes, known)
+            verdict = self._run(source, tests, nodes, known, judge)
             self._cache.put(key, verdict)
         return verdict
 
     def run_many(self, trials: Iterable[Trial]) -> list[Verdict]:
         """Run programs on all workers; verdicts come in the order of the trials."""
         with ThreadPoolExecutor(self._workers) as threads:
-            return list(threads.map(lambda it: self.run(it.program, it.tests, it.nodes), trials))
+            return list(
+                threads.map(lambda it: self.run(it.program, it.tests, it.nodes, it.judge), trials)
+            )
 
     def nodes_of(self, tests: str, program: str | bytes = STAND_IN) -> list[str]:
         """The nodes of a test file in pytest's order; [] if there are none, or it cannot be loaded.
@@ -90,7 +110,7 @@ class Sandbox:
             program: What it imports as `solution`; by default a stand-in that has every name.
         """
         source = program.encode("utf-8", "surrogatepass") if isinstance(program, str) else program
-        answer = self._ask(source, tests, None, only_collect=True)
+        answer = self._ask(source, tests, None, "shared", only_collect=True)
         if answer["refused"] is not None:
             raise SandboxError(f"the tests were not collected: {answer['refused']}")
         whole = answer["uncollected"] is None and answer["fraud"] is None
@@ -113,10 +133,17 @@ class Sandbox:
         self.close()
 
     def _run(
-        self, source: bytes, tests: str, nodes: Sequence[str] | None, known: list[str]
+        self,
+        source: bytes,
+        tests: str,
+        nodes: Sequence[str] | None,
+        known: list[str],
+        judge: str,
     ) -> Verdict:
+        if judge == "shared" and nodes is not None:
+            tests = only_nodes(tests, nodes)  # the program could read the others
         try:
-            answer = self._ask(source, tests, nodes)
+            answer = self._ask(source, tests, nodes, judge)
         except WorkerError as error:
             return Verdict(dict.fromkeys(known, "error"), "broken", str(error))
         verdict = verdict_from(answer, known)
@@ -126,7 +153,13 @@ class Sandbox:
         return replace(verdict, nodes={node: verdict.nodes.get(node, "error") for node in nodes})
 
     def _ask(
-        self, source: bytes, tests: str, nodes: Sequence[str] | None, *, only_collect: bool = False
+        self,
+        source: bytes,
+        tests: str,
+        nodes: Sequence[str] | None,
+        judge: str,
+        *,
+        only_collect: bool = False,
     ) -> dict[str, Any]:
         if self._closed:
             raise ValueError("this sandbox is closed: make a new one")
@@ -134,7 +167,7 @@ class Sandbox:
         try:
             if worker is None:
                 worker = Worker(self.isolation)
-            return worker.ask(source, tests, nodes, self.limits, only_collect=only_collect)
+            return worker.ask(source, tests, nodes, self.limits, judge, only_collect=only_collect)
         except BaseException:  # whatever it is, this worker's pipes cannot be relied on any more
             if worker is not None:
                 worker.close()
@@ -176,7 +209,8 @@ def tried(name: str) -> Worker:
     """A worker that has run a harmless program; WorkerError where it could not."""
     worker = Worker(name)
     try:
-        answer = worker.ask(b"", "def test_nothing():\n    pass\n", None, Limits(wall=30.0))
+        tests = "import solution\n\ndef test_nothing():\n    pass\n"
+        answer = worker.ask(b"", tests, None, Limits(wall=30.0))
         if answer["outcomes"] != {"test_nothing": "passed"}:
             said = answer["refused"] or answer["fraud"] or answer["uncollected"] or answer["ending"]
             raise WorkerError(str(said).strip().splitlines()[-1])

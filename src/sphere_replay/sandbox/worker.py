@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import isolation
+from .cgroup import ControlGroup
 from .inside.tree import descendants
 from .limits import Limits
 
@@ -31,8 +32,10 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
+        command = isolation.command(name)
+        self._group = ControlGroup.make()
         self._process = subprocess.Popen(
-            isolation.command(name),
+            command if self._group is None else self._group.joined(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -49,6 +52,15 @@ class Worker:
             raise WorkerError(f"{name} does not start: {error}") from None
         self.pytest = str(ready["pytest"])
         self._folder = ready["folder"]
+        if self._group is not None:
+            self._group.settle()
+
+    @property
+    def memory(self) -> str:
+        """What keeps programs to their limit of memory, in words."""
+        if self._group is not None:
+            return "a control group (memory.max, memory.swap.max=0, pids.max)"
+        return "limits of the kernel per process and the worker's account of all of them"
 
     @property
     def pid(self) -> int:
@@ -61,6 +73,7 @@ class Worker:
         tests: str,
         nodes: Sequence[str] | None,
         limits: Limits,
+        judge: str = "strict",
         *,
         only_collect: bool = False,
     ) -> dict[str, Any]:
@@ -70,14 +83,22 @@ class Worker:
             "tests": tests,
             "nodes": None if nodes is None else list(nodes),
             "limits": limits.to_dict(),
+            "judge": judge,
             "only_collect": only_collect,
         }
         assert self._process.stdin is not None
+        killed = 0
+        if self._group is not None:
+            self._group.limit(limits)
+            killed = self._group.kills()
         try:
             self._write(json.dumps(request).encode() + b"\n")
         except (BrokenPipeError, ValueError):
             raise WorkerError(f"the worker has ended: {self._said()}") from None
-        return self._receive(limits.wall + _GRACE)
+        answer = self._receive(limits.wall + _GRACE)
+        if self._group is not None and self._group.kills() > killed:
+            answer["ending"] = "memory"
+        return answer
 
     def close(self) -> None:
         """End the server, and with it whatever it runs."""
@@ -92,6 +113,8 @@ class Worker:
         if self._folder is not None:  # removed by the server, unless that was killed
             shutil.rmtree(self._folder, ignore_errors=True)
         self._errors.close()
+        if self._group is not None:
+            self._group.close()
 
     def kill(self) -> None:
         """End everything at once, without a chance to clean up."""

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ class LabelTally(ReplayTally):
     drawn_mislabelled: int = 0
     fair_mislabelled: float = 0.0
     """Mislabelled memories that uniform draws of the same sizes would have given on average."""
+    tasks: list[list[int]] = field(default_factory=list)
+    """Memories of each task that were drawn, a row for each task that was learned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +83,9 @@ class VisionJob:
         self._class_il: list[list[float]] = []
         self._task_il: list[list[float]] = []
         self._anytime: list[tuple[int, float]] = []
-        self._tally = LabelTally()
+        self._tally = LabelTally(tasks=self._no_draws())
+        self._turn = self._turns[0]
+        self._host.replay.drawn = self._count_tasks
         self._recorder: Recorder | None = None
 
     def __len__(self) -> int:
@@ -101,7 +106,7 @@ class VisionJob:
 
     def advance(self, step: int) -> dict[str, Any] | None:
         """Take a step; a record for the log, if there is something worth a line."""
-        turn = self._turns[step]
+        self._turn = turn = self._turns[step]
         if self._recorder is not None:
             self._recorder.step = step
         told = not self.config.task_free
@@ -154,6 +159,9 @@ class VisionJob:
                 "drawn_mislabelled_share": ratio(tally.drawn_mislabelled, tally.drawn),
                 "mean_mass": tally.mean("mass"),
                 "mean_effective_sample_size": tally.mean("effective_sample_size"),
+                "share_of_tasks": [
+                    [ratio(number, sum(row)) for number in row] for row in tally.tasks
+                ],
             },
             "notes": dict(self._host.notes),
             "costs": self._host.costs.summary(len(self.stream)),
@@ -178,6 +186,7 @@ class VisionJob:
         self._anytime = [(int(step), float(value)) for step, value in state["anytime"]]
         self._tail = list(state["tail"])
         self._tally = LabelTally(**state["tally"])
+        self._tally.tasks = self._tally.tasks or self._no_draws()  # of a version that counted none
 
     def _turns_of(self, task: int) -> list[Turn]:
         seen = self._turns[-1].seen if self._turns else 0
@@ -221,30 +230,46 @@ class VisionJob:
             if weighting is not None:
                 tally.add({"effective_sample_size": weighting.effective_sample_size})
 
+    def _no_draws(self) -> list[list[int]]:
+        return [[0] * len(self.stream.tasks) for _ in self.stream.tasks]
+
+    def _count_tasks(self, slots: Tensor) -> None:
+        counts = self._tasks_in(slots).bincount(minlength=len(self.stream.tasks)).tolist()
+        row = self._tally.tasks[self._turn.task]
+        row[:] = [before + now for before, now in zip(row, counts, strict=True)]
+
+    def _tasks_in(self, slots: Tensor) -> Tensor:
+        """Tasks of the memories in some slots, by their labels or their places in the stream."""
+        memory = self._host.memory
+        slots = slots.to(memory.device)
+        if self.stream.domains:  # labels say nothing of tasks
+            return torch.bucketize(memory.versions[slots].cpu(), self._ends, right=True)
+        return memory["y"][slots].cpu() // len(self.stream.tasks[0])
+
     def _shown(self, slots: Tensor) -> Shown:
         """What a recording keeps of the memories in some slots; encoded ones have no picture."""
         memory = self._host.memory
         slots = slots.to(memory.device)
         labels, images = memory["y"][slots].cpu(), memory["x"][slots].cpu()
         keys, names = memory.versions[slots].cpu(), self.stream.class_order.tolist()
-        tasks = labels // len(self.stream.tasks[0])
-        if self.stream.domains:  # labels say nothing of tasks: places in the stream do
-            tasks, names = self._task_of(keys), list(self.stream.tasks[0])
+        if self.stream.domains:
+            names = list(self.stream.tasks[0])
         return Shown(
             keys=keys.tolist(),
-            tasks=tasks,
+            tasks=self._tasks_in(slots),
             names=[str(name) for name in names],
             labels=labels,
             true=memory["true"][slots].cpu(),
             images=images if images.dtype == torch.uint8 else None,
         )
 
-    def _task_of(self, places: Tensor) -> Tensor:
-        """Tasks of the n-th examples that the host was given."""
+    @cached_property
+    def _ends(self) -> Tensor:
+        """How many examples the host was given when each task ends."""
         given = [0] * len(self.stream.tasks)
         for turn in self._turns:
             given[turn.task] += 0 if turn.indices is None else len(turn.indices)
-        return torch.bucketize(places, torch.tensor(given).cumsum(0), right=True)
+        return torch.tensor(given).cumsum(0)
 
     def _evaluate(self, turn: Turn) -> None:
         accuracies = evaluate(self._host, self._data, self.stream, turn.task)

@@ -24,6 +24,7 @@ from sphere_replay.coding.problems.pytest_files import (
     called_declaration,
     file_from_asserts,
     file_from_check,
+    narrowed,
     with_solution,
 )
 from sphere_replay.sandbox import Verdict
@@ -66,6 +67,23 @@ def test_declarations_and_imports() -> None:
     assert called_declaration(reference, "assert h(1)") == ""
     assert with_solution("x = 1").startswith("from solution import *\n")
     assert with_solution("from solution import f\n") == "from solution import f\n"
+
+
+def test_tests_take_from_programs_only_what_is_theirs() -> None:
+    given = "import math\nclass Node: pass\ndef same(a, b): return near(a, b)\n"
+    given += "def near(a, b): return math.isclose(a, b)\ndef f(x):\n    'to be written'\n"
+    reference = f"from cmath import phase\n{given}\nLIMIT = 3\ndef g(): pass\n"
+    tests = "from solution import *\n\ndef test_1():\n    x = phase(1)\n"
+    tests += "    assert same(f(LIMIT), abs(x))\n"
+    made = narrowed(tests, reference, given, own=["f"])
+    assert made.startswith("import math\nfrom cmath import phase\nfrom solution import f, LIMIT\n")
+    assert "def same(a, b)" in made
+    assert "def near(a, b)" in made  # which same needs
+    assert "class Node" not in made
+    assert "*" not in made
+    named = "from solution import f\n"
+    assert narrowed(named, reference) == named
+    assert narrowed("from solution import *\n1 +", reference) == "from solution import *\n1 +"
 
 
 def test_only_the_standard_library() -> None:

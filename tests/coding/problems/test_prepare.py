@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sphere_replay.cli import main
+from sphere_replay.coding.grading import Grader
 from sphere_replay.coding.problems import (
     Problem,
     Settings,
@@ -35,6 +36,26 @@ FLAKY = TESTS + (
 
 def problem(name: str, tests: str = TESTS, reference: str = GOOD, prompt: str = "") -> Problem:
     return Problem(name, "stage", prompt or f"{name} asks for something", reference, tests)
+
+
+DERIVED = TESTS + (
+    "\nimport solution\n\ndef test_derived():\n"
+    "    class Own(solution.Base):\n        pass\n    assert Own().two() == 2\n"
+)
+BASE = GOOD + "class Base:\n    def two(self):\n        return 2\n"
+
+
+def test_problems_that_need_one_interpreter_are_kept_only_if_asked_for(sandbox: Sandbox) -> None:
+    candidates = [problem("strict"), problem("derived", DERIVED, BASE)]
+    prepared = prepare(candidates, sandbox, Settings(similarity=None))
+    (drop,) = prepared.dropped
+    assert (drop.id, drop.reason) == ("derived", "needs one interpreter")
+    assert "derive from a class of the program" in drop.detail
+    prepared = prepare(candidates, sandbox, Settings(similarity=None, shared=True))
+    judges = {kept.id: (kept.judge, bool(kept.why_shared)) for kept in prepared.problems}
+    assert judges == {"strict": ("strict", False), "derived": ("shared", True)}
+    derived = next(kept for kept in prepared.problems if kept.id == "derived")
+    assert Grader(sandbox).solved([(derived, BASE), (derived, GOOD)]) == [True, False]
 
 
 def test_every_step_says_what_it_dropped(sandbox: Sandbox) -> None:
@@ -117,7 +138,7 @@ def test_rows_of_the_schemas() -> None:
     made = kodcode_problem(row)
     assert made.stage == "Data Structure/Algorithm"
     assert made.prompt == "Return x.\n\n```python\ndef f(x):\n```"
-    assert made.tests.startswith("from solution import *")
+    assert made.tests.startswith("from solution import f\n")
     assert kodcode_problem({**row, "question": "def f(x): doubles"}).prompt == "def f(x): doubles"
     with pytest.raises(ValueError, match="Docs is none of Package, Data_Structure"):
         kodcode_problem({**row, "subset": "Docs"})

@@ -33,6 +33,18 @@ def test_files_keep_everything(tmp_path: Path) -> None:
     assert problems[0].digest != problems[1].digest
 
 
+def test_the_judge_is_written_where_it_is_not_the_strict_one(tmp_path: Path) -> None:
+    path = tmp_path / "problems.jsonl"
+    shared = replace(PROBLEM, id="p/2", judge="shared", why_shared="the tests derive from a class")
+    write_problems(path, [PROBLEM, shared])
+    first, second = path.read_text().splitlines()
+    assert "judge" not in json.loads(first)  # files from before there was one stay the same
+    assert json.loads(second)["judge"] == "shared"
+    assert read_problems(path) == (PROBLEM, shared)
+    with pytest.raises(ValueError, match="there are strict, shared"):
+        replace(PROBLEM, judge="kind")
+
+
 def test_bad_records_are_refused() -> None:
     with pytest.raises(ValueError, match="empty prompt"):
         replace(PROBLEM, prompt=" ")

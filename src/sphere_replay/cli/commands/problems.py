@@ -46,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prepare.add_argument(
         "--dropped", type=Path, metavar="FILE", help="also write what was dropped, and why"
     )
+    prepare.add_argument(
+        "--shared",
+        action="store_true",
+        help="also keep problems whose tests need the program in their own interpreter",
+    )
     prepare.add_argument("--workers", type=int, default=2, help="programs at a time (default: 2)")
     prepare.add_argument(
         "--unsafe", action="store_true", help="run references even where nothing confines them"
@@ -84,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace, settings: "Settings") -> "Settings":
-    settings = replace(settings, seed=arguments.seed)
+    settings = replace(settings, seed=arguments.seed, shared=arguments.shared)
     if arguments.enough is not None:
         settings = replace(settings, enough=arguments.enough)
     if arguments.nodes is not None:
@@ -102,17 +107,20 @@ def _print(
     settings: "Settings",
 ) -> None:
     from sphere_replay.coding.problems import digest
+    from sphere_replay.sandbox import JUDGES
 
     kept = Counter((problem.stage, problem.split) for problem in prepared.problems)
     lost = Counter((drop.stage, drop.reason) for drop in dropped)
     stages = list(dict.fromkeys(stage for stage, _ in (*kept, *lost)))
     code = digest(prepared.problems)
+    judges = {name: sum(p.judge == name for p in prepared.problems) for name in JUDGES}
     if arguments.json:
         result = {
             "out": str(arguments.out),
             "digest": code,
             "nodes": [settings.fewest, settings.most],
             "unstable_nodes": prepared.unstable_nodes,
+            "judges": judges,
             "kept": {stage: _row(kept, stage) for stage in stages},
             "dropped": {stage: _row(lost, stage) for stage in stages},
         }
@@ -136,6 +144,7 @@ def _print(
         f"{arguments.out} ({prepared.unstable_nodes} unstable nodes excluded; "
         f"SHA-256 {code[:16]})"
     )
+    print("judged " + ", ".join(f"{name}: {count}" for name, count in judges.items()))
 
 
 def _row(counts: Counter[tuple[str, str]], stage: str) -> dict[str, int]:

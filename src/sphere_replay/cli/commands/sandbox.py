@@ -9,6 +9,7 @@ Examples:
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import Field, asdict, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import Any
 
 from sphere_replay.errors import UsageError, unknown
 from sphere_replay.extras import how_to_get
-from sphere_replay.sandbox.limits import Limits, Verdict
+from sphere_replay.sandbox.hostile import CLASSES
+from sphere_replay.sandbox.limits import JUDGES, Limits, Verdict, printable
 
 _SIZES = ("memory", "file_size", "scratch", "output")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -33,6 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog="Example: sphere sandbox check --json",
     )
     check.add_argument("--isolation", help="only this one: bubblewrap or landlock")
+    check.add_argument(
+        "--class",
+        dest="kinds",
+        action="append",
+        choices=CLASSES,
+        metavar="NAME",
+        help=f"only programs of this class; repeatable: {', '.join(CLASSES)}",
+    )
+    check.add_argument("--all", action="store_true", help="a line for every program")
     check.add_argument("--json", action="store_true", help="machine-readable output only")
     check.set_defaults(act=_check)
     run = commands.add_parser(
@@ -43,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument("program", metavar="PROGRAM", type=Path, help="imported as `solution`")
     run.add_argument("tests", metavar="TEST_FILE", type=Path, help="a pytest file")
+    run.add_argument(
+        "--judge",
+        default="strict",
+        choices=JUDGES,
+        help="tests in a process of their own (strict, the default), or with the program (shared)",
+    )
     run.add_argument("--node", action="append", metavar="NAME", help="only this node; repeatable")
     run.add_argument(
         "--isolation", default="auto", help="auto (default), bubblewrap, landlock or none"
@@ -80,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
         with Sandbox(
             arguments.isolation, limits, cache=arguments.cache, unsafe=arguments.unsafe
         ) as sandbox:
-            verdict = sandbox.run(program, source, arguments.node)
+            verdict = sandbox.run(program, source, arguments.node, arguments.judge)
             isolation = sandbox.isolation
     except (SandboxError, ValueError) as error:
         raise UsageError(str(error)) from error
@@ -94,9 +111,11 @@ def _run(arguments: argparse.Namespace) -> int:
 def _print_verdict(verdict: Verdict, isolation: str) -> None:
     for node, outcome in verdict.nodes.items():
         message = verdict.messages.get(node, "").splitlines()
-        print(f"{outcome:<8} {node}" + (f"   {message[0]}" if message else ""))
+        print(
+            f"{outcome:<8} {printable(node)}" + (f"   {printable(message[0])}" if message else "")
+        )
     if verdict.why:
-        print(f"{verdict.ending}: {verdict.why}")
+        print(f"{verdict.ending}: {printable(verdict.why)}")
     passed = sum(outcome == "passed" for outcome in verdict.nodes.values())
     cached = ", from the cache" if verdict.cached else ""
     print(
@@ -111,18 +130,18 @@ def _check(arguments: argparse.Namespace) -> int:
     wanted = ISOLATIONS if arguments.isolation is None else (arguments.isolation,)
     if arguments.isolation is not None and arguments.isolation not in ISOLATIONS:
         raise UsageError(unknown("isolation", arguments.isolation, ISOLATIONS))
-    results = [_prove(name) for name in wanted]
+    results = [_prove(name, arguments.kinds or ()) for name in wanted]
     used = next((result["name"] for result in results if result["works"]), None)
     if arguments.json:
         print(json.dumps({"uses": used, "isolations": results}))
     else:
-        _print_check(results, used)
+        _print_check(results, used, every=arguments.all)
     proved = [result for result in results if result["works"]]
     whole = all(finding["contained"] for result in proved for finding in result["findings"])
     return 0 if proved and whole else 1
 
 
-def _prove(name: str) -> dict[str, Any]:
+def _prove(name: str, kinds: Sequence[str]) -> dict[str, Any]:
     """Whether an isolation works here, and what became of the hostile programs, if any ran."""
     from sphere_replay.runs.progress import step_progress
     from sphere_replay.sandbox.battery import prove
@@ -130,36 +149,41 @@ def _prove(name: str) -> dict[str, Any]:
     from sphere_replay.sandbox.sandbox import tried
     from sphere_replay.sandbox.worker import WorkerError
 
-    why, findings = missing(name), []
+    why, findings, memory = missing(name), [], ""
     if why is None and find_spec("pytest") is None:  # which judges programs
         works = starts(name)
         why = f"starts here; proof: {how_to_get('pytest')}" if works else "does not start here"
-        return {"name": name, "works": works, "why": why, "findings": []}
+        return {"name": name, "works": works, "why": why, "memory": "", "findings": []}
     if why is None:
         try:
             worker = tried(name)
+            memory = worker.memory
             try:
-                with step_progress(name, hidden=False) as report:
-                    findings = prove(worker, report) if report else prove(worker)
+                for judge in JUDGES:
+                    with step_progress(f"{name}, {judge}", hidden=False) as report:
+                        found = prove(worker, report or _silent, judge, kinds)
+                    findings += [{**asdict(finding), "judge": judge} for finding in found]
             finally:
                 worker.close()
         except WorkerError as error:
             why = str(error)
-    found = [asdict(finding) for finding in findings]
-    return {"name": name, "works": why is None, "why": why or "", "findings": found}
+    proved = {"name": name, "works": why is None, "why": why or ""}
+    return {**proved, "memory": memory, "findings": findings}
 
 
-def _print_check(results: list[dict[str, Any]], used: str | None) -> None:
+def _silent(done: int, total: int, name: str) -> None:
+    pass
+
+
+def _print_check(results: list[dict[str, Any]], used: str | None, *, every: bool) -> None:
     tried = [result for result in results if result["findings"]]
     if tried:
-        width = max(len(finding["name"]) for finding in tried[0]["findings"])
-        print(f"{'hostile program':<{width}}  " + "  ".join(f"{r['name']:<24}" for r in tried))
-        for row in zip(*(result["findings"] for result in tried), strict=True):
-            cells = [
-                f"{'contained' if cell['contained'] else 'NOT CONTAINED':<13} {cell['ending']}"
-                for cell in row
-            ]
-            print(f"{row[0]['name']:<{width}}  " + "  ".join(f"{cell:<24}" for cell in cells))
+        rows = _rows_of(tried, every)
+        width = max(len(label) for label in rows)
+        heads = [f"{result['name']:<24}" for result in tried]
+        print("  ".join([f"{'hostile programs':<{width}}", *heads]).rstrip())
+        for label, cells in rows.items():
+            print("  ".join([f"{label:<{width}}", *(f"{cell:<24}" for cell in cells)]).rstrip())
         print()
     for result in results:
         loose = [finding for finding in result["findings"] if not finding["contained"]]
@@ -167,12 +191,33 @@ def _print_check(results: list[dict[str, Any]], used: str | None) -> None:
         summary = f"contains {count - len(loose)} of {count} hostile programs"
         print(f"{result['name']:<11} {summary if result['findings'] else result['why']}")
         for finding in loose:
-            print(f"            {finding['name']}: {finding['why']}")
+            print(
+                f"            {finding['name']} ({finding['judge']}): {printable(finding['why'])}"
+            )
+        if result["memory"]:
+            print(f"            memory is limited by {result['memory']}")
     print(
         f"Programs run under {used}."
         if used is not None
         else "Programs are not run here unless you pass --unsafe."
     )
+
+
+def _rows_of(results: list[dict[str, Any]], every: bool) -> dict[str, list[str]]:
+    """A row for every class, or for every program, with a cell for each isolation."""
+    rows: dict[str, list[str]] = {}
+    for result in results:
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for finding in result["findings"]:
+            label = finding["name"] if every else finding["kind"]
+            groups.setdefault(f"{label}, {finding['judge']}", []).append(finding)
+        for label, findings in groups.items():
+            contained = sum(finding["contained"] for finding in findings)
+            cell = f"{contained} of {len(findings)} contained"
+            if every:
+                cell = f"{'contained' if contained else 'NOT CONTAINED'} {findings[0]['ending']}"
+            rows.setdefault(label, []).append(cell)
+    return rows
 
 
 def _limits(arguments: argparse.Namespace) -> Limits:

@@ -80,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.runs.table_runs import (
         DEVELOPMENT_SEEDS,
         EVALUATION_SEEDS,
+        namesakes,
         nothing_of,
         runs_of,
         seeds_of,
@@ -94,6 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
         entries = to_entries(wanted, place, accept_edited=arguments.accept_edited)
         if not entries:
             raise nothing_of(wanted, place, f"{command} --out {place}")
+        if hint := namesakes(wanted, place):
+            print(f"sphere: runs are missing in {place}; {hint}", file=sys.stderr)
     elif settings or arguments.preset:
         raise UsageError("--preset, --set, --limit and --device find run folders: give --runs DIR")
     else:

@@ -19,6 +19,7 @@ NO_NODE = "no collectible node"
 NODE_COUNT = "number of nodes"
 FAILING = "reference fails"
 UNSTABLE = "too few stable nodes"
+ONE_INTERPRETER = "needs one interpreter"
 
 _AT_HAND = frozenset(sys.stdlib_module_names) | {"pytest", "solution"}
 """What tests may import; a reference may not import the two that are not of the library."""
@@ -48,17 +49,44 @@ def check_imports(problem: Problem) -> Examined:
 
 
 def check_references(
-    problems: Sequence[Problem], sandbox: Sandbox, fewest: int = 4, most: int = 12
+    problems: Sequence[Problem],
+    sandbox: Sandbox,
+    fewest: int = 4,
+    most: int = 12,
+    *,
+    shared: bool = False,
 ) -> list[Examined]:
     """Run every reference twice against its tests, and keep the nodes that pass both times.
+
+    Whatever does not pass under the strict judge is tried under the shared one.
 
     Args:
         problems: What to examine; all their nodes are collected anew.
         sandbox: Without a cache, which would answer the second run with the first.
         fewest: The least number of nodes, also after unstable ones are gone.
         most: The largest number of nodes.
+        shared: Whether problems that need the shared judge can be used.
     """
-    trials = [Trial(problem.reference, problem.tests) for problem in problems]
+    strict = _run_twice(problems, sandbox, fewest, most, "strict")
+    again = [examined.problem for examined in strict if examined.reason not in ("", NODE_COUNT)]
+    other = iter(_run_twice(again, sandbox, fewest, most, "shared"))
+    results = []
+    for examined in strict:
+        if examined.reason not in ("", NODE_COUNT):
+            why = examined.detail or examined.reason
+            examined = next(other)
+            if not examined.reason:
+                problem = replace(examined.problem, judge="shared", why_shared=why)
+                reason = "" if shared else ONE_INTERPRETER
+                examined = Examined(problem, reason, "" if shared else why, examined.unstable)
+        results.append(examined)
+    return results
+
+
+def _run_twice(
+    problems: Sequence[Problem], sandbox: Sandbox, fewest: int, most: int, judge: str
+) -> list[Examined]:
+    trials = [Trial(problem.reference, problem.tests, None, judge) for problem in problems]
     results = [
         check_nodes(problem, verdict, fewest, most)
         for problem, verdict in zip(problems, _run(sandbox, trials), strict=True)

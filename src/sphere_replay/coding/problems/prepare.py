@@ -37,6 +37,8 @@ class Settings:
     enough: int = 400
     """Good candidates of a stage after which no more are run: 300 and some for near duplicates."""
     seed: int = 0
+    shared: bool = False
+    """Whether problems are used that only one interpreter can judge, where programs can cheat."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.most:
@@ -147,7 +149,8 @@ def _new(problem: Problem, ids: set[str]) -> Examined:
 
 def _examine(checked: list[Examined], sandbox: Sandbox, settings: Settings) -> list[Examined]:
     runnable = [examined.problem for examined in checked if not examined.reason]
-    ran = iter(check_references(runnable, sandbox, settings.fewest, settings.most))
+    fewest, most, shared = settings.fewest, settings.most, settings.shared
+    ran = iter(check_references(runnable, sandbox, fewest, most, shared=shared))
     return [examined if examined.reason else next(ran) for examined in checked]
 
 

@@ -8,10 +8,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from sphere_replay.errors import DataError
+from sphere_replay.sandbox import JUDGES
 from sphere_replay.storage.files import write_atomically
 
 SPLIT_SIZES: dict[str, int] = {"train": 120, "evaluation": 100, "fit": 40, "probe": 40}
 """Problems per stage as in the paper; `fit` and `probe` are the two development splits."""
+
+
+_TEXTS = ("id", "stage", "prompt", "reference", "tests", "split", "judge", "why_shared")
+_OPTIONAL = {"judge": "strict", "why_shared": ""}
+"""Fields that are written only where they say something else."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +35,26 @@ class Problem:
     """The nodes that count, in pytest's order; none until they have been collected."""
     split: str = ""
     """A name of `SPLIT_SIZES`; empty until the problem is in one."""
+    judge: str = "strict"
+    """Who judges programs: `strict`, from a process of its own, or `shared`, in one interpreter."""
+    why_shared: str = ""
+    """Why the reference does not pass under the strict judge."""
 
     def __post_init__(self) -> None:
-        for name in ("id", "stage", "prompt", "reference", "tests", "split"):
+        for name in _TEXTS:
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise TypeError(f"a problem's {name} is a text, got {value!r}")
-            if not value.strip() and name not in ("split", "tests"):
+            if not value.strip() and name not in ("split", "tests", "why_shared"):
                 raise ValueError(f"problem {self.id!r} has an empty {name}")
         if self.split and self.split not in SPLIT_SIZES:
             raise ValueError(
                 f"problem {self.id!r} is in the split {self.split!r}; "
                 f"there are {', '.join(SPLIT_SIZES)}"
+            )
+        if self.judge not in JUDGES:
+            raise ValueError(
+                f"problem {self.id!r} has the judge {self.judge!r}; there are {', '.join(JUDGES)}"
             )
         if not all(isinstance(node, str) for node in self.nodes):
             raise TypeError(f"the nodes of problem {self.id!r} are texts, got {self.nodes!r}")
@@ -105,9 +119,10 @@ _FIELDS = tuple(field.name for field in fields(Problem))
 
 
 def _problem(row: object) -> Problem:
-    if not isinstance(row, dict) or set(row) != set(_FIELDS):
+    if not isinstance(row, dict) or not set(_FIELDS) - set(_OPTIONAL) <= set(row) <= set(_FIELDS):
         found = ", ".join(row) if isinstance(row, dict) else type(row).__name__
-        raise ValueError(f"expected an object with {', '.join(_FIELDS)}; got {found}")
+        needed = ", ".join(name for name in _FIELDS if name not in _OPTIONAL)
+        raise ValueError(f"expected an object with {needed}; got {found}")
     if not isinstance(row["nodes"], list):
         raise TypeError(f"nodes is a list of texts, got {row['nodes']!r}")
     return Problem(**{**row, "nodes": tuple(row["nodes"])})
@@ -118,4 +133,5 @@ def _text(problems: Iterable[Problem]) -> bytes:
 
 
 def _line(problem: Problem) -> str:
-    return json.dumps(asdict(problem), sort_keys=True)
+    fields_ = {name: v for name, v in asdict(problem).items() if _OPTIONAL.get(name) != v}
+    return json.dumps(fields_, sort_keys=True)

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from .problem import Problem
-from .pytest_files import called_declaration, file_from_asserts, file_from_check, with_solution
+from .pytest_files import (
+    called_declaration,
+    file_from_asserts,
+    file_from_check,
+    narrowed,
+    with_solution,
+)
 
 Row = Mapping[str, Any]
 
@@ -50,7 +56,9 @@ def kodcode_like_problem(row: Row) -> Problem:
         stage=KODCODE_STAGES.get(subset, subset),
         prompt=_with_code(question, "\n".join(shown)),
         reference=row["solution"],
-        tests=with_solution(row["test"] if row.get("test") else row["test_code"]),
+        tests=narrowed(
+            with_solution(row["test"] if row.get("test") else row["test_code"]), row["solution"]
+        ),
     )
 
 
@@ -63,18 +71,20 @@ def mbpp_problem(row: Row) -> Problem:
         stage="mbpp",
         prompt=_with_code(row["text"].strip(), called_declaration(reference, asserts[0])),
         reference=reference,
-        tests=file_from_asserts(asserts, row["test_setup_code"] or ""),
+        tests=narrowed(file_from_asserts(asserts, row["test_setup_code"] or ""), reference),
     )
 
 
 def humaneval_problem(row: Row) -> Problem:
     """The prompt is a function to be completed; every statement of `check` that asserts a node."""
+    prompt, name = row["prompt"], row["entry_point"]
+    reference = prompt + row["canonical_solution"]
     return Problem(
         id=row["task_id"],
         stage="humaneval",
-        prompt=row["prompt"],
-        reference=row["prompt"] + row["canonical_solution"],
-        tests=file_from_check(row["test"], row["entry_point"]),
+        prompt=prompt,
+        reference=reference,
+        tests=narrowed(file_from_check(row["test"], name), reference, given=prompt, own=[name]),
     )
 
 
@@ -83,12 +93,14 @@ def leetcode_problem(row: Row) -> Problem:
     meta = json.loads(row["meta"])
     difficulty = meta["difficulty"].lower().replace("meidum", "medium")  # sic, in 21 rows
     start = f"{row['prompt'].strip()}\n\n{meta['lang_code'].strip()}"
+    reference = f"{row['prompt']}\n\n{row['completion']}"
+    tests = file_from_check(row["test"], row["entry_point"])
     return Problem(
         id=f"leetcode/{row['task_id']}",
         stage=f"leetcode {difficulty}",
         prompt=_with_code(meta["question_title"].strip(), start),
-        reference=f"{row['prompt']}\n\n{row['completion']}",
-        tests=file_from_check(row["test"], row["entry_point"]),
+        reference=reference,
+        tests=narrowed(tests, reference, given=row["prompt"], own=["Solution"]),
     )
 
 

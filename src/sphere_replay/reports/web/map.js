@@ -111,7 +111,7 @@ function mapOf(run, moment, { width, scale, wrong, chosen, thumbs, pick }) {
         "fill-opacity": 0.9,
         stroke: bad ? "var(--ink)" : "var(--card)",
         "stroke-width": bad ? 1.8 : 0.7,
-        "stroke-dasharray": bad ? "2.5 1.6" : null,
+        "stroke-dasharray": bad && radius(i) > 4 ? "2.5 1.6" : null, // else it would fall apart
         "data-index": i,
         class: bad ? "wrong" : null,
       }),

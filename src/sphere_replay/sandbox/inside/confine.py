@@ -34,6 +34,8 @@ class Confinement:
     """`bubblewrap`, `landlock` or `none`."""
     readable: tuple[str, ...]
     """Files and folders that Python and pytest live in."""
+    packages: tuple[str, ...]
+    """Folders of packages, which programs must not import from."""
     address_space: int
     """What Python and pytest occupy before any program, which its limit is not meant to count."""
 
@@ -43,8 +45,10 @@ def address_space() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def throw_away_uid() -> int | None:
+def throw_away_uid(role: int) -> int | None:
     """A uid that nobody else has, for root to leave; None if this is not root.
+
+    The two roles of a run, 0 and 1, get different ones.
 
     The kernel counts processes per uid, and exempts root from the count: only a uid of its own
     makes the limit hold, and makes the program powerless against everything that runs here.
@@ -57,10 +61,10 @@ def throw_away_uid() -> int | None:
         last = max(last, inside + count - 1)
     process = os.getpid()  # of the server: no two run side by side under one
     if last >= _LAST_UID:
-        return _FIRST_UID + process % (_LAST_UID - _FIRST_UID)
+        return _FIRST_UID + (2 * process + role) % (_LAST_UID - _FIRST_UID)
     if last < _LAST_UID_OF_SMALL_MAPS:
         raise OSError(f"root has no uid to leave to: uids here end at {last}")
-    return _LAST_UID_OF_SMALL_MAPS - process % 4096
+    return _LAST_UID_OF_SMALL_MAPS - (2 * process + role) % 8192
 
 
 def enter_namespaces(uid: int | None, limits: Mapping[str, float]) -> None:

@@ -2,13 +2,19 @@
 
 import json
 
+from .canaries import Canaries
+
 OUTCOMES = ("passed", "failed", "error", "skipped")
 
 
 class Judge:
-    """Reads what the guard of one program writes; everything that it has not seen is a fail."""
+    """Reads the reports of one run; everything that it has not seen is a fail.
 
-    def __init__(self, canaries: tuple[str, str]) -> None:
+    Args:
+        canaries: Tests that must fail, for a program that shares its interpreter with the tests.
+    """
+
+    def __init__(self, canaries: Canaries | None) -> None:
         self.collected: list[str] | None = None
         self.outcomes: dict[str, str] = {}
         self.messages: dict[str, str] = {}
@@ -28,13 +34,23 @@ class Judge:
 
     def close(self, *, complete: bool) -> None:
         """No more reports; `complete`: the program ended by itself, so none may be missing."""
-        if self.fraud is not None or self.uncollected is not None or self.collected is None:
-            return  # whatever was reported, no node of an uncollected file passes
-        first, last = self.canaries
-        nodes = [node for node in self.collected if node not in self.canaries]
-        if self._rest and complete:
-            self.fraud = "half a report"
-        elif not {first, last} <= set(self.collected):
+        if self.fraud is None and self.uncollected is None and self.collected is not None:
+            # Whatever was reported, no node of an uncollected file passes.
+            if self._rest and complete:
+                self.fraud = "half a report"
+            elif self.canaries is not None:
+                self._look_at(self.canaries, complete)
+        for canary in () if self.canaries is None else (self.canaries.first, self.canaries.last):
+            if self.collected is not None and canary in self.collected:
+                self.collected.remove(canary)
+            self.outcomes.pop(canary, None)
+            self.messages.pop(canary, None)
+
+    def _look_at(self, canaries: Canaries, complete: bool) -> None:
+        assert self.collected is not None
+        first, last = canaries.first, canaries.last
+        nodes = [node for node in self.collected if node not in (first, last)]
+        if not {first, last} <= set(self.collected):
             self.fraud = "the canaries were not collected"
         elif "passed" in (self.outcomes.get(first), self.outcomes.get(last)):
             self.fraud = "a test that must fail passed"

@@ -99,3 +99,13 @@ def limit_capabilities(keep: tuple[int, ...] = ()) -> None:
     low, high = bits & 0xFFFF_FFFF, bits >> 32
     data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
     syscall("give up capabilities", _SYS_CAPSET[MACHINE], header, data)
+
+
+def shared_memory(size: int) -> int:
+    """The id of a new segment of System V's shared memory, open to all."""
+    return checked("shared memory", _libc().shmget(0, ctypes.c_size_t(size), 0o1666))
+
+
+def remove_shared_memory(number: int) -> None:
+    """Remove a segment."""
+    checked("remove shared memory", _libc().shmctl(number, 0, None))

@@ -8,9 +8,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from . import guard
+from .canaries import Canaries
+from .handles import Handle
+from .peer import TESTS
 
-TEST_FILE = "test_solution.py"
+Report = Callable[[str, object], None]
+"""Told (kind, content)."""
+
+TEST_FILE = f"{TESTS}.py"
 _LONGEST_MESSAGE = 300
 _LEFT_OUT = (
     *("cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin"),
@@ -29,8 +34,9 @@ class Run:
     """What a fork is to do with the test file in its folder."""
 
     nodes: Sequence[str] | None
-    canaries: tuple[str, str]
+    canaries: Canaries | None
     only_collect: bool
+    report: Report
 
 
 class _Silent:
@@ -51,33 +57,44 @@ class Reporter(_Silent):
 
     def __init__(self, serve: Callable[[], Run]) -> None:
         self._serve = serve
+        self._run: Run
         self._outcome = "passed"
         self._message = ""
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> None:
+    def pytest_collection(self, session: pytest.Session) -> None:
         """All that every program needs is done by now, once for all of them."""
         self._run = self._serve()
+        self._watch(session)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makeitem(self, obj: object) -> list[pytest.Item] | None:
+        """A function of the program is no test, whatever its name."""
+        return [] if isinstance(obj, Handle) else None
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep what was asked for; one canary goes first, the other last."""
-        first, last = self._run.canaries
-        chosen = items
+        places = {} if self._run.canaries is None else self._run.canaries.places
         if self._run.nodes is not None:
-            wanted = {*self._run.nodes, first, last}
-            chosen = [item for item in items if _name(item.nodeid) in wanted]
-        chosen.sort(key=lambda item: {first: 0, last: 2}.get(_name(item.nodeid), 1))
-        items[:] = chosen
+            wanted = {*self._run.nodes, *places}
+            items[:] = [item for item in items if _name(item.nodeid) in wanted]
+        items.sort(key=lambda item: places.get(_name(item.nodeid), 1))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Say why a test file could not be collected."""
         if not report.passed:
-            sys.audit(guard.EVENT, "uncollected", _shorten(str(report.longrepr)))
+            self._run.report("uncollected", _shorten(str(report.longrepr)))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Say which nodes there are."""
-        sys.audit(guard.EVENT, "collected", [_name(item.nodeid) for item in session.items])
+        self._watch(session)
+        self._run.report("collected", [_name(item.nodeid) for item in session.items])
+
+    def _watch(self, session: pytest.Session) -> None:
+        """Have the guard keep an eye on plugins and tests, where a program could change them."""
+        if self._run.canaries is not None:
+            self._run.report("watch", [session.config.pluginmanager, getattr(session, "items", ())])
 
     def pytest_runtestloop(self) -> bool | None:
         """Run nothing if only the nodes were asked for."""
@@ -103,7 +120,7 @@ class Reporter(_Silent):
             self._outcome = "failed"  # such as a strict xfail that passed
         if report.when == "teardown":
             node = _name(report.nodeid)
-            sys.audit(guard.EVENT, "node", [node, self._outcome, self._message])
+            self._run.report("node", [node, self._outcome, self._message])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:

@@ -1,7 +1,10 @@
 """The warm process of a worker: imports pytest once, then forks for every program.
 
 Requests come on standard input and answers go to standard output, each a line of JSON. No program
-ever runs in this process; it decides what a program's reports are worth.
+and no test ever runs in this process; it decides what reports are worth.
+
+A run is judged `strict`, by tests in a fork of this process and the program in one of the
+nursery's, with a wire between them; or `shared`, both in one interpreter, for tests that need it.
 """
 
 import base64
@@ -9,54 +12,50 @@ import gc
 import io
 import json
 import os
-import secrets
+import socket
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from . import confine, guard, kernel, reporter, tree
+from . import confine, forks, guard, kernel, module, reporter, tree
+from .canaries import Canaries
 from .judge import Judge
+from .nursery import Nursery
+from .peer import Peer
+from .scratch import Scratch
+from .suite import Suite
 from .watch import Ending, HostGone, Watch
+from .wire import Channel
 
-_CANARY = """
-
-def {first}():
-    assert 0 == 1
-
-
-def {last}():
-    assert [0] == [1]
-"""
+_REPORTS, _WIRE = forks.FIRST, forks.FIRST + 1
+_FORGOTTEN = ("ctypes", "_ctypes")
 
 
 class Server:
-    """One program at a time, each in a fork of its own."""
+    """One program at a time, each in forks of its own."""
 
-    def __init__(self, confinement: confine.Confinement) -> None:
-        self._confinement = confinement
-        self._in_memory = confinement.isolation == "bubblewrap"
-        self.folder = confine.FOLDER_IN_MEMORY
-        self._outer: str | None = None
-        if not self._in_memory:
-            # Nobody can list the outer folder; the inner one belongs to the program.
-            self._outer = tempfile.mkdtemp(prefix="sphere-sandbox-", dir=_scratch_place())
-            os.chmod(self._outer, 0o711)
-            self.folder = f"{self._outer}/run"
-            os.mkdir(self.folder, 0o700)
+    def __init__(
+        self, confinement: confine.Confinement, scratch: Scratch, nursery: Nursery
+    ) -> None:
+        self._confinement, self._scratch, self._nursery = confinement, scratch, nursery
+        self.folder = scratch.folder("tests")
 
     def serve(self) -> reporter.Run:
         """Answer requests until there are no more; returns in forks only, ready to run."""
         self._snapshot = guard.Snapshot()
-        self._baseline = tree.anonymous_memory("self")
         kernel.adopt_orphans()
         gc.collect()
         gc.freeze()  # the collector of a fork leaves these pages shared
-        _answer({"pytest": pytest.__version__, "folder": self._outer})
+        self._baselines = {
+            os.getpid(): tree.anonymous_memory("self"),
+            self._nursery.pid: self._nursery.baseline,
+        }
+        _answer({"pytest": pytest.__version__, "folder": self._scratch.outer})
         requests = sys.stdin.buffer
         while line := requests.readline():
             request = json.loads(line)
@@ -67,150 +66,117 @@ class Server:
             if isinstance(answer, reporter.Run):
                 return answer
             _answer(answer)
-        if self._outer is not None:
-            _remove(self.folder, self._outer)
-            os.rmdir(self._outer)
+        self._scratch.close()
         os._exit(0)
 
     def _run(self, request: Mapping[str, Any]) -> dict[str, object] | reporter.Run:
-        token = secrets.token_hex(6)
-        canaries = (f"test_first_{token}", f"test_last_{token}")
+        strict = request["judge"] == "strict"
+        canaries = None if strict else Canaries.among(request["tests"])
         judge = Judge(canaries)
         start = time.monotonic()
-        ending = self._supervise(request, judge)
-        if ending is None:
-            return reporter.Run(request["nodes"], canaries, request["only_collect"])
-        if self._outer is not None:
-            _remove(self.folder, self._outer)
-            os.mkdir(self.folder, 0o700)
+        ending = self._supervise(request, judge, strict)
+        if isinstance(ending, reporter.Run):
+            return ending
+        self._scratch.renew()
         judge.close(complete=ending.kind == "finished")
         return {
             "ending": ending.kind,
             "output": ending.output,
-            "collected": _without(judge.collected, canaries),
-            "outcomes": _without(judge.outcomes, canaries),
-            "messages": _without(judge.messages, canaries),
+            "collected": judge.collected,
+            "outcomes": judge.outcomes,
+            "messages": judge.messages,
             "uncollected": judge.uncollected,
             "refused": judge.refused,
             "fraud": judge.fraud,
             "seconds": time.monotonic() - start,
         }
 
-    def _supervise(self, request: Mapping[str, Any], judge: Judge) -> Ending | None:
-        """Run a program and watch it; None in the fork that is to become the program."""
+    def _supervise(
+        self, request: Mapping[str, Any], judge: Judge, strict: bool
+    ) -> Ending | reporter.Run:
+        """Run a program and watch it; returns a `Run` in the fork that is to become the tests."""
         reports, report_end = os.pipe()
         output, output_end = os.pipe()
-        uid = confine.throw_away_uid()
+        program = base64.b64decode(request["program"])
+        wire: socket.socket | None = None
+        if strict:
+            wire, far_end = socket.socketpair()
+            uid = confine.throw_away_uid(1)
+            limits = request["limits"]
+            self._nursery.start(program, limits, uid, far_end.fileno(), output_end)
+            far_end.close()
         process = os.fork()
         if process == 0:
-            self._become_program(request, judge, uid, report_end, output_end)
-            return None
+            return self._become_tests(
+                request, program, judge.canaries, report_end, output_end, wire
+            )
+        if wire is not None:
+            wire.close()
         os.close(report_end)
         os.close(output_end)
         try:
             for descriptor in (reports, output):
                 os.set_blocking(descriptor, False)
-            requests, limits = sys.stdin.fileno(), request["limits"]
-            on_disk = None if self._in_memory else self.folder
             return Watch(
-                process, reports, output, requests, limits, judge, on_disk, self._baseline
+                process,
+                reports,
+                output,
+                sys.stdin.fileno(),
+                request["limits"],
+                judge,
+                self._scratch.watched,
+                self._baselines,
             ).until_the_end()
         finally:
             os.close(reports)
             os.close(output)
 
-    def _become_program(
+    def _become_tests(
         self,
         request: Mapping[str, Any],
-        judge: Judge,
-        uid: int | None,
+        program: bytes,
+        canaries: Canaries | None,
         report_end: int,
         output_end: int,
-    ) -> None:
+        wire: socket.socket | None,
+    ) -> reporter.Run:
         """The fork confines itself; if any step fails, it ends."""
+        folder, limits = self.folder, request["limits"]
+        given = (report_end,) if wire is None else (report_end, wire.detach())
         try:
-            os.setsid()
-            _rewire(report_end, output_end)
-            if self._in_memory:
-                confine.enter_namespaces(uid, request["limits"])
-                program = os.fork()  # the first process of the namespace of pids
-                if program:
-                    os.waitpid(program, 0)
-                    os._exit(0)
-            elif uid is not None:
-                os.chown(self.folder, uid, uid)
-            os.chdir(self.folder)
-            confine.lock(self._confinement, uid, self.folder, request["limits"])
-            _write_files(request, judge)
+            uid = confine.throw_away_uid(0)
+            forks.enter(self._confinement, uid, folder, limits, output_end, *given)
+            tests = request["tests"] if canaries is None else canaries.added_to(request["tests"])
+            with open(reporter.TEST_FILE, "w", encoding="utf-8") as file:
+                file.write(tests)
+            tempfile.tempdir = folder
+            sys.path.insert(0, folder)
+            if wire is None:
+                with open("solution.py", "wb") as source:
+                    source.write(program)
         except BaseException:
-            guard.refuse(_REPORTS, traceback.format_exc(limit=-3))
+            guard.plain_reports(_REPORTS)("refused", traceback.format_exc(limit=-3))
             os._exit(1)
-        tempfile.tempdir = self.folder
-        sys.path.insert(0, self.folder)
+        if wire is not None:
+            report = guard.plain_reports(_REPORTS)
+            module.install(_peer(report), tests)
+            return reporter.Run(request["nodes"], None, request["only_collect"], report)
         for name in [name for name in sys.modules if name.partition(".")[0] in _FORGOTTEN]:
             del sys.modules[name]
-        guard.arm(self._snapshot, _REPORTS)
+        path = os.path.join(folder, reporter.TEST_FILE)
+        guard.arm(self._snapshot, Suite(tests, path), path, _REPORTS)
+        return reporter.Run(request["nodes"], canaries, request["only_collect"], guard.report)
 
 
-_REPORTS = 3
-"""The descriptor of reports; after 0, 1 and 2 the only one that a program finds open."""
-_FORGOTTEN = ("ctypes", "_ctypes")
+def _peer(report: reporter.Report) -> Peer:
+    """The program at the other end of the wire; what is wrong there ends the run here."""
 
+    def broken(kind: str, why: str) -> NoReturn:
+        if kind:
+            report(kind, why)
+        os._exit(0)
 
-def _scratch_place() -> str | None:
-    """In memory if it can be had: a disk takes seconds to remove what a program leaves behind."""
-    memory = "/dev/shm"
-    return memory if os.access(memory, os.W_OK | os.X_OK) else None
-
-
-def _remove(folder: str, beside: str) -> None:
-    """Remove a folder whose processes have all ended, however deep and closed it is.
-
-    Folders within it are moved `beside` it first: no path gets long, and nothing recurses.
-    """
-    pending, moved = [folder], 0
-    while pending:
-        place = pending.pop()
-        os.chmod(place, 0o700)
-        for entry in list(os.scandir(place)):
-            if entry.is_dir(follow_symlinks=False):
-                os.chmod(entry.path, 0o700)  # moving a folder writes to it
-                moved += 1
-                pending.append(f"{beside}/{moved}")
-                os.rename(entry.path, pending[-1])
-            else:
-                os.unlink(entry.path)
-        os.rmdir(place)
-
-
-def _rewire(report_end: int, output_end: int) -> None:
-    """Nothing to read, everything printed into one pipe, reports on `_REPORTS`; close the rest."""
-    high = 100
-    for source, target in ((report_end, high), (output_end, high + 1)):
-        os.dup2(source, target)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (high + 1, 1), (high + 1, 2), (high, _REPORTS)):
-        os.dup2(source, target, inheritable=target != _REPORTS)
-    os.closerange(_REPORTS + 1, 1 << 16)
-
-
-def _write_files(request: Mapping[str, Any], judge: Judge) -> None:
-    first, last = judge.canaries
-    with open("solution.py", "wb") as program:
-        program.write(base64.b64decode(request["program"]))
-    with open(reporter.TEST_FILE, "w", encoding="utf-8") as tests:
-        tests.write(request["tests"] + _CANARY.format(first=first, last=last))
-    # No home, no path: only what points programs at the one folder they may write to.
-    os.environ.clear()
-    os.environ["TMPDIR"] = os.environ["HOME"] = os.getcwd()
-
-
-def _without(found: Any, canaries: tuple[str, str]) -> Any:
-    if isinstance(found, list):
-        return [node for node in found if node not in canaries]
-    if isinstance(found, dict):
-        return {node: value for node, value in found.items() if node not in canaries}
-    return found
+    return Peer(Channel(socket.socket(fileno=_WIRE)), broken)
 
 
 def _answer(content: Mapping[str, object]) -> None:
@@ -218,17 +184,16 @@ def _answer(content: Mapping[str, object]) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
-    """Start with the confinement that the command line gives, as JSON."""
-    settings = json.loads(sys.argv[1])
+def serve(confinement: confine.Confinement, scratch: Scratch, nursery: Nursery) -> None:
+    """Start pytest, and answer requests from within it."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # forks inherit it, and end without a flush
         sys.stdout.reconfigure(line_buffering=True, errors="replace")
     reporter.warm_up()
     # pytest is loaded: from now on programs find the standard library and nothing else.
-    sys.path[:] = [path for path in sys.path if path not in settings["packages"]]
+    sys.path[:] = [path for path in sys.path if path not in confinement.packages]
     sys.path_importer_cache.clear()
-    confinement = confine.Confinement(
-        settings["isolation"], tuple(settings["readable"]), confine.address_space()
+    loaded = confine.Confinement(
+        confinement.isolation, confinement.readable, confinement.packages, confine.address_space()
     )
-    server = Server(confinement)
+    server = Server(loaded, scratch, nursery)
     reporter.serve(server.serve, server.folder)

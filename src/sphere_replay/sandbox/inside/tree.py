@@ -4,14 +4,15 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 _PATIENCE = 10.0
+_SOCKET_BUFFER = 212_992  # what the kernel grants where nobody may ask for more
 
 
-def descendants(process: int | None = None) -> Iterator[int]:
-    """Pids below a process (this one), parents first."""
+def descendants(process: int | None = None, but: Container[int] = ()) -> Iterator[int]:
+    """Pids below a process (this one), parents first, without some and what is below them."""
     folder = Path(f"/proc/{os.getpid() if process is None else process}/task")
     children: list[int] = []
     with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -19,8 +20,9 @@ def descendants(process: int | None = None) -> Iterator[int]:
             with contextlib.suppress(OSError):
                 children += map(int, (folder / thread / "children").read_text().split())
     for child in children:
-        yield child
-        yield from descendants(child)
+        if child not in but:
+            yield child
+            yield from descendants(child, but)
 
 
 def anonymous_memory(process: int | str) -> int:
@@ -33,31 +35,53 @@ def anonymous_memory(process: int | str) -> int:
     return sum(int(words[1]) << 10 for words in held)
 
 
-def memory_beyond(baseline: int) -> int:
-    """Bytes that all descendants hold, less what each of them inherited by being forked.
+def sockets(process: int) -> set[str]:
+    """The sockets that a process has open; none if nobody may know."""
+    folder, found = f"/proc/{process}/fd", set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(f"{folder}/{name}"))
+    return {name for name in found if name.startswith("socket:")}
 
-    Memory that a descendant shares with its own children counts for each of them.
+
+def memory_beyond(baselines: Mapping[int, int]) -> int:
+    """Bytes that descendants hold, less what each of them inherited by being forked.
+
+    Memory that a descendant shares with its own children counts for each of them. Of sockets, what
+    their buffers can hold: how full they are nobody tells.
+
+    Args:
+        baselines: Of every process that forks: this one, or children that are not counted.
     """
-    return sum(max(0, anonymous_memory(process) - baseline) for process in descendants())
+    held, buffers = 0, set()
+    for parent, baseline in baselines.items():
+        for process in descendants(parent, but=baselines):
+            held += max(0, anonymous_memory(process) - baseline)
+            buffers |= sockets(process)
+    return held + len(buffers) * _SOCKET_BUFFER
 
 
-def end_all() -> None:
-    """Kill every descendant and wait until none is left; this process adopts orphans.
+def end_all(keep: Container[int] = ()) -> None:
+    """Kill every descendant but some, and wait until none is left; this process adopts orphans.
 
     Stopped first, so that nobody forks while others are being killed.
     """
-    patience = time.monotonic() + _PATIENCE
+    patience, quiet = time.monotonic() + _PATIENCE, 0
     while True:
-        processes = list(descendants())
+        processes = [process for process in descendants() if process not in keep]
         for sign in (signal.SIGSTOP, signal.SIGKILL):
             for process in processes:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, sign)
-        try:
+        with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        except ChildProcessError:
+        # One that is orphaned during a look may be seen with neither parent, but not twice.
+        quiet = 0 if processes else quiet + 1
+        if quiet == 2:
             return
         if time.monotonic() > patience:
-            raise RuntimeError(f"processes {list(descendants())} do not end")
-        time.sleep(0.0005)
+            raise RuntimeError(f"processes {processes} do not end")
+        if processes:
+            time.sleep(0.0005)

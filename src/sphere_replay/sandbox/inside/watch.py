@@ -4,7 +4,7 @@ import contextlib
 import os
 import selectors
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from . import tree
@@ -41,10 +41,10 @@ class Watch:
     requests: int
     limits: Mapping[str, float]
     judge: Judge
-    folder: str | None
-    """The folder on disk whose size must be watched; None where the file system limits it."""
-    baseline: int
-    """Bytes of memory that every fork starts with."""
+    folders: Sequence[str]
+    """Folders on disk whose size must be watched; () where the file system limits it."""
+    baselines: Mapping[int, int]
+    """Processes that fork -> bytes of memory that every fork starts with."""
 
     def __post_init__(self) -> None:
         self._printed, self._reported, self._tail = 0, 0, b""
@@ -54,7 +54,7 @@ class Watch:
         try:
             kind = self._wait()
         finally:
-            tree.end_all()
+            tree.end_all(keep=self.baselines)
         self._drain(self.reports)
         self._drain(self.output)
         if kind == "finished":
@@ -103,15 +103,16 @@ class Watch:
             os.close(ended)
 
     def _look(self) -> str | None:
-        if tree.memory_beyond(self.baseline) > self.limits["memory"]:
+        if tree.memory_beyond(self.baselines) > self.limits["memory"]:
             return "memory"
         return "scratch" if self._is_full() else None
 
     def _is_full(self) -> bool:
-        if self.folder is None:
-            return False
-        held, names = _size(self.folder)
-        return held > self.limits["scratch"] or names > MOST_NAMES
+        for folder in self.folders:
+            held, names = _size(folder)
+            if held > self.limits["scratch"] or names > MOST_NAMES:
+                return True
+        return False
 
     def _take(self, descriptor: int) -> bool:
         """Read what is there; False at the end of it."""
