@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 EXTRAS := vision,instruct,coding,lightning,dev
 AVALANCHE := .venv-avalanche
 
-.PHONY: demo test test-avalanche test-ray lint bench docs report tables pictures browser clean
+.PHONY: demo test test-avalanche test-ray lint fuzz soak bench docs report tables pictures browser clean
 
 demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replayed?
 	$(BIN)/sphere demo --out demo
@@ -37,6 +37,13 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+fuzz: $(VENV)/.ready  ## Random allocations for ten minutes, then a thousand damaged files.
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz allocations --minutes 10
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz files --most 1000
+
+soak: $(VENV)/.ready  ## Kills at random, a hundred of each kind of run; killed workers; memory.
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak
 
 bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GEMM; writes docs/performance*.md.
 	$(BIN)/python -m benchmarks allocate --markdown docs/performance.md

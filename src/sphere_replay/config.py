@@ -67,6 +67,8 @@ class RunConfig:
             right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
             if not (right or (optional and value is None)):
                 raise ConfigError(f"{entry.name} takes {spelled}, got {value!r}")
+            if isinstance(value, int) and abs(value) >= 2**63:
+                raise ConfigError(f"{entry.name} must be below 2**63, got {value}")
         for entry in fields(self):
             value = getattr(self, entry.name)
             if _spelled(entry.type).startswith("float") and value is not None:

@@ -31,6 +31,7 @@ class Noisy:
         self.median_distance = self._exact.median_distance
         self.neighborhood = self._exact.neighborhood
         self.apply_log_kernel = self._exact.apply_log_kernel
+        self.log_transport = self._exact.log_transport
 
     def cost_rows(self, memories: Tensor) -> Tensor:
         wanted = torch.eye(SIZE, dtype=torch.float64)[:, memories]

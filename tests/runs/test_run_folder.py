@@ -19,6 +19,7 @@ from sphere_replay.runs.folder import (
     differences,
     identity,
 )
+from sphere_replay.storage.checksums import EditedError
 from sphere_replay.storage.files import canonical_json, write_atomically
 
 CONFIG: dict[str, object] = {
@@ -170,7 +171,8 @@ def test_a_failed_write_leaves_the_old_content(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, operation, fail)
-        with pytest.raises(OSError, match="disk full"):
+        named = rf"no room for results\.json in .*{tmp_path.name} \(disk full\): free some"
+        with pytest.raises(OSError, match=named):
             write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     write_atomically(path, b"new")
@@ -205,3 +207,49 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("[1]")
     with pytest.raises(ValueError, match="holds a list"):
         folder.results  # noqa: B018  # reading is what fails
+
+
+class TestChecksums:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> RunFolder:
+        folder = RunFolder(tmp_path)
+        with folder.claim(CONFIG):
+            folder.write_manifest({"seed": 3})
+            folder.log_path.write_text('{"step": 1, "time": {}}\n')
+            folder.write_results({"metrics": {"class_il": 0.5}})
+        return folder
+
+    def test_a_finished_run_vouches_for_its_files(self, folder: RunFolder) -> None:
+        assert folder.edited == []
+        assert folder.results["metrics"] == {"class_il": 0.5}
+        vouched = json.loads((folder.path / "checksums.json").read_text())
+        assert sorted(vouched) == ["config.json", "log.jsonl", "manifest.json", "results.json"]
+
+    @pytest.mark.parametrize("name", ["config.json", "log.jsonl", "manifest.json", "results.json"])
+    def test_what_was_edited_is_named_and_refused(self, folder: RunFolder, name: str) -> None:
+        path = folder.path / name
+        path.write_text(path.read_text() + " ")
+        with pytest.raises(EditedError, match=rf"{name} changed after the run had finished"):
+            folder.results  # noqa: B018  # reading is what fails
+        accepting = RunFolder(folder.path, accept_edited=True)
+        assert accepting.results["metrics"] == {"class_il": 0.5}
+        assert accepting.edited == [name]
+
+    def test_a_missing_log_is_noticed(self, folder: RunFolder) -> None:
+        folder.log_path.unlink()
+        assert folder.edited == ["log.jsonl"]
+
+    def test_a_run_from_before_there_were_any_is_read(self, folder: RunFolder) -> None:
+        (folder.path / "checksums.json").unlink()
+        assert folder.results["metrics"] == {"class_il": 0.5}
+
+    def test_metrics_out_of_range_are_refused_all_the_same(self, folder: RunFolder) -> None:
+        folder.write_results({"metrics": {"class_il": 46.094}})
+        with pytest.raises(ValueError, match=r"results\.json is damaged: class_il = 46\.094"):
+            folder.results  # noqa: B018  # reading is what fails
+
+
+def test_deep_nesting_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ValueError, match=r"config\.json is damaged: it is nested too deeply"):
+        RunFolder(tmp_path).config  # noqa: B018  # reading is what fails

@@ -1,3 +1,4 @@
+import io
 import itertools
 import os
 import sys
@@ -6,6 +7,8 @@ from typing import Any
 
 import datasets  # type: ignore[import-untyped]  # ships no types
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -221,6 +224,41 @@ def test_pictures_of_another_size_and_labels_out_of_range_are_refused(folder: Pa
     write(folder, "mnist", "train", datasets.Dataset.from_dict(columns, features=features))
     with pytest.raises(DataError, match=r"label -1 of image 0 .* lies outside 0\.\.9"):
         load_images("mnist", folder)
+
+
+def raw(stored: list[dict[str, Any]], labels: list[Any]) -> pa.Table:
+    """Rows as they lie in a file, whatever they hold."""
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    return pa.table({"image": pa.array(stored, kind), "label": pa.array(labels)})
+
+
+def png(side: int) -> bytes:
+    content = io.BytesIO()
+    Image.new("1", (side, side)).save(content, "png")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("stored", "labels", "message"),
+    [
+        ([{"bytes": None, "path": "/etc/passwd"}], [0], "holds no picture, only the name '/etc/pa"),
+        ([{"bytes": None, "path": "https://x.org/a.png"}], [0], "is not opened"),
+        ([{"bytes": None, "path": None}], [0], "image 0 of .* holds no picture:"),
+        ([{"bytes": b"no picture", "path": None}], [0], "image 0 of .* is no picture"),
+        ([{"bytes": png(28)[:44], "path": None}], [0], "image 0 of .* is"),
+        ([{"bytes": png(20_000), "path": None}], [0], "image 0 of .* is no picture that can be"),
+        ([{"bytes": png(28), "path": None}], ["zero"], "is 'zero': labels are whole numbers"),
+        ([{"bytes": png(28), "path": None}], [1.5], "is 1.5: labels are whole numbers"),
+        ([{"bytes": png(28), "path": None}] * 2, [1, None], "of image 1 of .* is None"),
+        ([], [], "train.parquet has no rows"),
+    ],
+)
+def test_hostile_rows_are_refused_with_a_sentence(
+    folder: Path, stored: list[dict[str, Any]], labels: list[Any], message: str
+) -> None:
+    pq.write_table(raw(stored, labels), folder / "mnist" / "train.parquet")
+    with pytest.raises(DataError, match=message):
+        load_images("mnist", folder, progress=False)
 
 
 def test_without_a_folder_the_hub_is_asked_for_its_splits(monkeypatch: pytest.MonkeyPatch) -> None:

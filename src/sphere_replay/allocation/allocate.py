@@ -34,6 +34,16 @@ from sphere_replay.geometry.build import DEFAULT_BUDGET, Kind
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
 from sphere_replay.validation import check_increments
 
+SMALLEST_INCREMENT = 1e-290
+"""Smaller ones count as zero: what is made of them (averages, temperatures) would lose its digits
+where numbers end."""
+
+LARGEST_TEMPERATURE = 1e300
+"""Of policies that take theirs from increments; the value is T times a logarithm, and finite."""
+
+SHARPEST = 1e4
+"""Roundings of the largest support: the lowest temperature that is matched to an ESS."""
+
 
 def allocate(
     increments: Tensor,
@@ -102,28 +112,36 @@ def allocate(
     if places.size != len(delta):
         raise ValueError(f"{len(delta)} increments but a geometry of {places.size} memories")
     delta = delta.to(places.device, accumulation_dtype(places.device))
+    delta = delta.masked_fill(delta.abs() < SMALLEST_INCREMENT, 0.0)
     if recipe.control is Control.PERMUTED:
         places = _shuffled(places, recipe, generator)
-    result, trace = solve(delta, places, recipe, running_scale)
+    precision = torch.promote_types(increments.dtype, torch.float32)
+    rounding = max(torch.finfo(precision).eps, torch.finfo(places.dtype).eps)
+    result, trace = solve(delta, places, recipe, running_scale, rounding)
     if labels is not None:
         labels = labels.to(places.device)
         result = _with_backing(result, places, labels, recipe, generator)
     result = replace(result, error=certify(result, trace, delta, places, recipe, labels))
     if isinstance(features, Tensor) and Kind(geometry) is Kind.AUTO:
         warn_if_poor(result.error, len(delta))
-    return result.to(torch.promote_types(increments.dtype, torch.float32))
+    return result.to(precision)
 
 
 def solve(
-    delta: Tensor, geometry: Geometry, recipe: Sphere, running_scale: float | None = None
+    delta: Tensor,
+    geometry: Geometry,
+    recipe: Sphere,
+    running_scale: float | None = None,
+    rounding: float = 0.0,
 ) -> tuple[Allocation, Trace]:
     """The allocation before labels have a say, of increments in the geometry's precision."""
     alone = recipe.control is Control.IDENTITY
     eps_s, eps_t = recipe.scales.bandwidths(geometry)
-    smoother = _smoother(recipe, geometry, eps_s)
+    smoother = _smoother(recipe, geometry, eps_s, rounding)
     consensus = smoother.average(delta)
     support = consensus.clamp(min=0)
     temperature, scale = recipe.scales.temperature(delta, support, eps_t, running_scale)
+    temperature = min(temperature, LARGEST_TEMPERATURE)
     target, value, log_reached = transport(geometry, eps_t, temperature, support)
     if temperature == 0:
         sensitivity = torch.zeros_like(delta)
@@ -149,7 +167,7 @@ def solve(
     trace = Trace(smoother.row_sums, log_reached)
     match recipe.control:
         case Control.CONSENSUS:
-            full = _with_softmax(full, smoother, alpha)
+            full = _with_softmax(full, smoother, alpha, rounding)
         case Control.NO_TRANSPORT:
             full = _with_sensitivity(full, normalized(support), alpha)
         case Control.MATCHED_MIR:
@@ -157,10 +175,11 @@ def solve(
     return full, trace
 
 
-def _smoother(recipe: Sphere, geometry: Geometry, eps_s: float) -> Smoother:
+def _smoother(recipe: Sphere, geometry: Geometry, eps_s: float, rounding: float) -> Smoother:
     if recipe.control is Control.IDENTITY:
         return IdentitySmoother()
-    return (LeaveOneOutSmoother if recipe.leave_one_out else KernelSmoother)(geometry, eps_s)
+    kind = LeaveOneOutSmoother if recipe.leave_one_out else KernelSmoother
+    return kind(geometry, eps_s, rounding)
 
 
 def _blend(sensitivity: Tensor, alpha: float) -> tuple[Tensor, float, Tensor]:
@@ -181,7 +200,9 @@ def _with_sensitivity(full: Allocation, sensitivity: Tensor, alpha: float) -> Al
     )
 
 
-def _with_softmax(full: Allocation, smoother: Smoother, alpha: float) -> Allocation:
+def _with_softmax(
+    full: Allocation, smoother: Smoother, alpha: float, rounding: float
+) -> Allocation:
     risk = float(full.support.max())
     if risk == 0:
         return full
@@ -192,6 +213,8 @@ def _with_softmax(full: Allocation, smoother: Smoother, alpha: float) -> Allocat
     temperature = matching_temperature(
         lambda t: _blend(sensitivity(t), alpha)[2], full.effective_sample_size, scale=risk
     )
+    # Below, it would tell supports apart that differ by the rounding of the kernel.
+    temperature = max(temperature, risk * SHARPEST * rounding)
     return _with_sensitivity(full, sensitivity(temperature), alpha)
 
 

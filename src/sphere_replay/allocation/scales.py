@@ -61,6 +61,11 @@ class FixedScales:
         check_positive(eps_s=self.eps_s, eps_t=self.eps_t)
         if not 0 <= self.tau < float("inf"):
             raise ValueError(f"tau must be finite and not negative, got {self.tau}")
+        if not self.tau * self.eps_t < float("inf"):
+            raise ValueError(
+                f"the temperature tau * eps_t is no number: {self.tau} * {self.eps_t}; make tau or "
+                "eps_t smaller"
+            )
 
     def bandwidths(self, geometry: Geometry) -> tuple[float, float]:
         """As given."""

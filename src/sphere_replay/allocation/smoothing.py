@@ -3,14 +3,21 @@
 S_ij = K_ij / Σ_k K_ik with K = exp(-C/eps_s). S aggregates (consensus = Sδ); its transpose hands a
 sensitivity back to the memories that contributed to it. Leaving one out (not in the paper), a
 memory is no neighbour of its own: K has no diagonal.
+
+Where increments cancel, what is left of them is rounding, and its sign depends on the order of a
+sum. An average that is not larger than its rounding error is therefore zero.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sphere_replay.geometry import Geometry
+
+ROUNDINGS = 4
+"""Of the averaged magnitudes: what kernel products of increments that cancel leave at most."""
 
 
 class Smoother(Protocol):
@@ -31,11 +38,15 @@ class Smoother(Protocol):
 
 
 class KernelSmoother:
-    """S of a geometry at scale eps. The row sums come with the first average, at no extra pass."""
+    """S of a geometry at scale eps. The row sums come with the first average, at no extra pass.
 
-    def __init__(self, geometry: Geometry, eps: float) -> None:
+    `rounding` is that of the kernel or of the values, whichever is coarser.
+    """
+
+    def __init__(self, geometry: Geometry, eps: float, rounding: float = 0.0) -> None:
         self._geometry = geometry
         self._eps = eps
+        self._rounding = ROUNDINGS * rounding
         self._row_sums: Tensor | None = None
 
     @property
@@ -51,8 +62,13 @@ class KernelSmoother:
         stacked = (values / magnitude).new_ones(len(values), 2)
         stacked[:, 0] = values / magnitude
         products = self._geometry.apply_kernel(self._eps, stacked)
-        self._row_sums = products[:, 1]
-        return products[:, 0] / products[:, 1] * magnitude
+        self._row_sums = row_sums = products[:, 1]
+
+        def of_magnitudes() -> Tensor:
+            return self._geometry.apply_kernel(self._eps, stacked[:, 0].abs()) / row_sums
+
+        averaged = products[:, 0] / row_sums
+        return _without_rounding(averaged, of_magnitudes, self._rounding) * magnitude
 
     def pull_back(self, values: Tensor) -> Tensor:
         """S^T values = K (values / K 1), because K is symmetric."""
@@ -67,9 +83,10 @@ class LeaveOneOutSmoother:
     With r = K 1 over the others, a row of S is K/r where r > 0 and that of the identity elsewhere.
     """
 
-    def __init__(self, geometry: Geometry, eps: float) -> None:
+    def __init__(self, geometry: Geometry, eps: float, rounding: float = 0.0) -> None:
         self._geometry = geometry
         self._eps = eps
+        self._rounding = ROUNDINGS * rounding
         row_sums = self._apply(torch.ones(geometry.size, device=geometry.device))
         self._alone = row_sums == 0
         self._row_sums = row_sums.masked_fill(self._alone, 1.0)
@@ -84,8 +101,13 @@ class LeaveOneOutSmoother:
         magnitude = values.abs().max()
         if magnitude == 0:
             return values.clone()
-        averaged = self._apply(values / magnitude) / self._row_sums * magnitude
-        return torch.where(self._alone, values, averaged)
+        scaled = values / magnitude
+        averaged = _without_rounding(
+            self._apply(scaled) / self._row_sums,
+            lambda: self._apply(scaled.abs()) / self._row_sums,
+            self._rounding,
+        )
+        return torch.where(self._alone, values, averaged * magnitude)
 
     def pull_back(self, values: Tensor) -> Tensor:
         """S^T values = K (values/r), and their own for those who stand alone."""
@@ -108,3 +130,16 @@ class IdentitySmoother:
     def pull_back(self, values: Tensor) -> Tensor:
         """The values themselves."""
         return values
+
+
+def _without_rounding(
+    averaged: Tensor, of_magnitudes: Callable[[], Tensor], rounding: float
+) -> Tensor:
+    """Averages of values within [-1, 1], zero where they are mere rounding.
+
+    The error of an average is relative to that of the magnitudes, which is asked for only where an
+    average is small enough to be doubted: it costs a kernel product.
+    """
+    if not bool(((averaged.abs() <= rounding) & (averaged != 0)).any()):
+        return averaged
+    return averaged.masked_fill(averaged.abs() <= rounding * of_magnitudes(), 0.0)

@@ -19,6 +19,9 @@ _LARGEST_EXPONENT = {torch.float32: 40.0, torch.float64: 600.0}
 """Risks further apart than this many temperatures go to the log domain: a_i/Z_j must stay far below
 the reciprocal of the smallest kernel value, and sums far from underflow."""
 
+_LARGEST_LOGARITHM = 1e5
+"""Beyond it the rounding of logarithms, 1e-11 of each mass there, is no longer negligible."""
+
 
 class Transport(NamedTuple):
     """Where the mass goes, and what the transport is worth."""
@@ -42,14 +45,17 @@ def transport(geometry: Geometry, eps_t: float, temperature: float, risk: Tensor
     if temperature == 0:
         return Transport(torch.full_like(risk, 1 / size), top)
     log_a = (risk - top) / temperature
-    if -float(log_a.min()) <= _LARGEST_EXPONENT[geometry.dtype]:
+    spread = -float(log_a.min())
+    if spread <= _LARGEST_EXPONENT[geometry.dtype]:
         a = log_a.exp()
         reached = geometry.apply_kernel(eps_t, a)
         target = a * geometry.apply_kernel(eps_t, 1 / reached) / size
         log_reached = reached.log()
-    else:
+    elif spread <= _LARGEST_LOGARITHM:
         log_reached = geometry.apply_log_kernel(eps_t, log_a)
         log_target = log_a + geometry.apply_log_kernel(eps_t, -log_reached) - math.log(size)
         target = log_target.exp()
+    else:
+        target, log_reached = geometry.log_transport(eps_t, log_a)
     value = top + temperature * (log_reached.mean() - math.log(size))
     return Transport(target, value, log_reached)

@@ -185,6 +185,15 @@ def add_track_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_edited_option(parser: argparse.ArgumentParser) -> None:
+    """For commands that show results."""
+    parser.add_argument(
+        "--accept-edited",
+        action="store_true",
+        help="show results that do not fit their checksums, too, and say so in every table",
+    )
+
+
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """How results are shown."""
     parser.add_argument("--quiet", action="store_true", help="no progress bars")

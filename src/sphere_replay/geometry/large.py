@@ -92,15 +92,20 @@ class CellGeometry:
     def apply_log_kernel(self, eps: float, log_vector: Tensor) -> Tensor:
         """log(exp(-C/eps) @ exp(log_vector)) for `[m]`: a product for each band of magnitudes."""
         log_vector = log_vector.to(accumulation_dtype(self.device))
-        top, bottom = float(log_vector.max()), float(log_vector[log_vector.isfinite()].min())
+        top = float(log_vector.max())
+        bands = ((top - log_vector) / _BAND).floor()
         result = torch.full_like(log_vector, -torch.inf)
-        for band in range(1 + int((top - bottom) / _BAND)):
+        for band in sorted(set(bands[bands.isfinite()].tolist())):
             high = top - band * _BAND
-            within = (log_vector <= high) & (log_vector > high - _BAND)
-            if within.any():
-                mass = torch.where(within, (log_vector - high).exp(), 0.0)
-                result = torch.logaddexp(result, self.apply_kernel(eps, mass).log() + high)
+            mass = torch.where(bands == band, (log_vector - high).clamp(max=0).exp(), 0.0)
+            result = torch.logaddexp(result, self.apply_kernel(eps, mass).log() + high)
         return result
+
+    def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Target a ⊙ E(1/Z)/m and log Z for log a `[m]` of any size; E = exp(-C/eps), Z = E a."""
+        log_reached = self.apply_log_kernel(eps, log_vector)
+        log_target = log_vector + self.apply_log_kernel(eps, -log_reached)
+        return torch.softmax(log_target, dim=0), log_reached
 
     def neighborhood(self, eps: float) -> Neighborhood:
         """Mass, effective size and radius of every neighbourhood of exp(-C/eps)."""

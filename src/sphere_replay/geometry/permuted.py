@@ -40,6 +40,11 @@ class PermutedGeometry:
         """log(exp(-C/eps) @ exp(log_vector)) for `[m]`."""
         return self._base.apply_log_kernel(eps, log_vector[self._occupants])[self._places]
 
+    def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Target a ⊙ E(1/Z)/m and log Z for log a `[m]` of any size; E = exp(-C/eps), Z = E a."""
+        target, log_reached = self._base.log_transport(eps, log_vector[self._occupants])
+        return target[self._places], log_reached[self._places]
+
     def neighborhood(self, eps: float) -> Neighborhood:
         """Mass, effective size and radius of every neighbourhood of exp(-C/eps)."""
         base = self._base.neighborhood(eps)

@@ -51,6 +51,10 @@ class Geometry(Protocol):
         """log(exp(-C/eps) @ exp(log_vector)) for `[m]`, without ever leaving the log domain."""
         ...
 
+    def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Target a ⊙ E(1/Z)/m and log Z for log a `[m]` of any size; E = exp(-C/eps), Z = E a."""
+        ...
+
     def neighborhood(self, eps: float) -> Neighborhood:
         """Mass, effective size and radius of every neighbourhood of exp(-C/eps)."""
         ...

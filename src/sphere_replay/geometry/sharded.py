@@ -220,8 +220,11 @@ class ShardedGeometry(TileGeometry):
 
     def _log_together(self, log_sums: Tensor) -> Tensor:
         # Every memory is its own neighbour on some rank: the largest of its logarithms is finite.
-        top = self.ring.reduced(log_sums, dist.ReduceOp.MAX)
+        top = self._largest_together(log_sums)
         return top + self.ring.total((log_sums - top).exp(), self.counts).log()
+
+    def _largest_together(self, values: Tensor) -> Tensor:
+        return self.ring.reduced(values, dist.ReduceOp.MAX)
 
     def _counts_together(self, counts: Tensor) -> Tensor:
         return self.ring.reduced(counts, dist.ReduceOp.SUM)

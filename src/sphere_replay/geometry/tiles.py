@@ -30,6 +30,9 @@ DEFAULT_TILE = 4096
 _LEAST_EXPONENT = {torch.float32: -80.0, torch.float64: -700.0}
 """exp() of much less is subnormal: dozens of times slower, and nothing beside K_ii = 1."""
 
+_LEAST_LOGARITHM = -1e307
+"""Two of them can be added, and still be compared."""
+
 FEW = 32
 _SAMPLE = 128
 """Evenly spaced rows that give a first idea of a scale, and those that settle it."""
@@ -138,6 +141,47 @@ class TileGeometry:
                 result[cols] = torch.logaddexp(result[cols], across)
         return self._log_together(result)
 
+    def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Target a ⊙ E(1/Z)/m and log Z for log a `[m]` of any size; E = exp(-C/eps), Z = E a.
+
+        Numbers of 1e16 are rounded to even ones, so log Z cannot be subtracted from an exponent.
+        The largest exponent of each source can: it is one of them. Every source then sends mass
+        one, whatever the rounding.
+        """
+        log_vector = log_vector.to(self._vector_dtype).clamp(min=_LEAST_LOGARITHM)
+
+        def exponents(distances: Tensor, places: slice) -> Tensor:
+            costs = distances.to(self._vector_dtype) * (-1 / (eps * self.unit))
+            return costs.clamp_(min=_LEAST_LOGARITHM) + log_vector[places]
+
+        def each(work: Callable[[Tensor, slice], Tensor]) -> Iterator[tuple[slice, slice, Tensor]]:
+            """Sources, places, and the work on their exponents `[sources, places]`."""
+
+            def on_tile(rows: slice, cols: slice, distances: Tensor) -> tuple[Tensor, Tensor]:
+                along = work(exponents(distances, cols), rows)
+                across = along if rows == cols else work(exponents(distances.T, rows), cols)
+                return along, across
+
+            for rows, cols, (along, across) in self._over_tiles(on_tile):
+                yield rows, cols, along
+                if rows != cols:
+                    yield cols, rows, across
+
+        self._sharpen(eps)
+        highest = torch.full_like(log_vector, -torch.inf)
+        for sources, _, top in each(lambda x, _: x.amax(dim=1)):
+            highest[sources] = torch.maximum(highest[sources], top)
+        highest = self._largest_together(highest)
+        sums, target = torch.zeros_like(highest), torch.zeros_like(highest)
+        for sources, _, sent in each(lambda x, here: (x - highest[here, None]).exp().sum(dim=1)):
+            sums[sources] += sent
+        sums = self._together(sums[None])[0]
+        for _, places, arriving in each(
+            lambda x, here: ((x - highest[here, None]).exp() / sums[here, None]).sum(dim=0)
+        ):
+            target[places] += arriving
+        return self._together(target[None])[0] / self.size, highest + sums.log()
+
     def neighborhood(self, eps: float) -> Neighborhood:
         """Mass, effective size and radius of every neighbourhood of exp(-C/eps)."""
 
@@ -210,13 +254,17 @@ class TileGeometry:
     def _together(self, sums: Tensor) -> Tensor:
         """Sums over all tiles `[p, m]`, of those over the tiles that were seen here: all of them.
 
-        This and the next two are for a geometry whose tiles are seen in several places.
+        This and the next three are for a geometry whose tiles are seen in several places.
         """
         return sums
 
     def _log_together(self, log_sums: Tensor) -> Tensor:
         """The same for the logarithms `[m]` of sums."""
         return log_sums
+
+    def _largest_together(self, values: Tensor) -> Tensor:
+        """The same for maxima `[m]`."""
+        return values
 
     def _counts_together(self, counts: Tensor) -> Tensor:
         """The same for counts, int64 of any shape."""

@@ -31,6 +31,9 @@ SCHEDULES = ("published", "economical")
 ECONOMICAL = ("schedule", "landmarks", "shortest", "longest")
 """Settings of the economical schedule."""
 
+LARGEST_MEMORY = 10**8
+"""Slots: what is kept of each beside the example itself takes a gigabyte and more by then."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings:
@@ -105,6 +108,8 @@ class ReplaySettings:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+            if value > LARGEST_MEMORY:
+                raise ConfigError(f"{name} must be at most {LARGEST_MEMORY}, got {value}")
         if not 0 <= self.alpha <= 1:
             raise ConfigError(f"alpha must lie in [0, 1], got {self.alpha}")
         if self.virtual_lr is not None and not 0 <= self.virtual_lr < math.inf:

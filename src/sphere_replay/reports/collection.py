@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,18 @@ from sphere_replay.codebase import Code
 from sphere_replay.config import Pair
 from sphere_replay.errors import DataError, UserError
 from sphere_replay.reports.courses import shortened
+from sphere_replay.runs.folder import RunFolder
+from sphere_replay.runs.intact import check_entry, reading
 from sphere_replay.runs.launch import run_folder
+from sphere_replay.runs.table import Table
 from sphere_replay.runs.table_runs import TableRun
-from sphere_replay.storage.files import write_atomically
+from sphere_replay.storage.checksums import EditedError, seal_broken, sealed
+from sphere_replay.storage.files import read_json, write_atomically
 
 _DIGITS = 6
 _AND = " && "
+EDITED = "edited"
+"""The mark of an entry that was accepted although it was edited."""
 _PARTS = ("metrics", "replay", "reward", "costs")
 """Of a run's results; rewards are those of reinforcement learning."""
 
@@ -36,6 +42,8 @@ class FinishedRun:
     """What it shares with the runs of other methods: its seed, if nothing else is said."""
     results: Mapping[str, Any]
     """The content of its `results.json`, or what a collection keeps of it."""
+    edited: bool = False
+    """Whether it was changed after the run, and accepted all the same."""
 
 
 @dataclass(frozen=True)
@@ -54,32 +62,49 @@ class Collection:
 def read_finished(runs: Iterable[TableRun], out: Path) -> list[FinishedRun]:
     """The finished ones among the runs, with all their results."""
     return [
-        FinishedRun(run.method, run.column, run.config.pair, folder.results)
+        FinishedRun(run.method, run.column, run.config.pair, measured(folder))
         for run in runs
         if (folder := run_folder(run.config, out)).finished
     ]
 
 
-def to_entries(runs: Iterable[TableRun], out: Path) -> list[dict[str, Any]]:
-    """What a collection keeps of the finished ones among the runs, one small entry each."""
+def measured(folder: RunFolder) -> dict[str, Any]:
+    """The results of a finished run, which must have metrics: nothing else fills a table."""
+    results = folder.results
+    if "metrics" not in results:
+        raise DataError(
+            f"{folder.path / 'results.json'} is damaged: it has no metrics; delete the folder and "
+            "run again"
+        )
+    return results
+
+
+def to_entries(
+    runs: Iterable[TableRun], out: Path, *, accept_edited: bool = False
+) -> list[dict[str, Any]]:
+    """What a collection keeps of the finished ones among the runs, one small entry each.
+
+    One that was edited is an error, or is marked if it is to be accepted.
+    """
     entries = []
     for run in runs:
-        folder = run_folder(run.config, out)
+        folder = run_folder(run.config, out, accept_edited=accept_edited)
         if not folder.finished:
             continue
-        results = folder.results
-        entries.append(
-            {
+        results = measured(folder)
+        with reading(folder.path):
+            entry = {
                 "method": run.method,
                 "column": run.column,
                 "seed": run.config.seed,
                 "pair": run.config.pair,
                 "identity": results["identity"],
             }
-            | ({"code": asdict(code)} if (code := folder.made_by) else {})
-            | {part: _rounded(results[part]) for part in _PARTS if part in results}
-            | ({"course": course} if (course := shortened(results)) else {})
-        )
+            entry |= {"code": asdict(code)} if (code := folder.made_by) else {}
+            entry |= {part: _rounded(results[part]) for part in _PARTS if part in results}
+            entry |= {"course": course} if (course := shortened(results)) else {}
+        check_entry(entry, folder.path)
+        entries.append(entry | ({EDITED: True} if accept_edited and folder.edited else {}))
     return entries
 
 
@@ -90,7 +115,12 @@ def made_by(entries: Iterable[Mapping[str, Any]]) -> list[Code | None]:
 
 def from_entries(entries: Iterable[Mapping[str, Any]]) -> list[FinishedRun]:
     """The runs that entries of a collection tell of."""
-    return [FinishedRun(*_place(entry), entry) for entry in entries]
+    return [FinishedRun(*_place(entry), entry, EDITED in entry) for entry in entries]
+
+
+def unsealed(entries: Iterable[Mapping[str, Any]]) -> int:
+    """How many entries were saved before there were checksums."""
+    return sum(seal_broken(entry) is None for entry in entries)
 
 
 def save_collection(
@@ -102,6 +132,7 @@ def save_collection(
     table can be filled part by part. It must be of the same table and protocol.
     """
     head = {"table": table, "command": command, "protocol": dict(protocol)}
+    runs = [sealed(run) for run in runs]
     if saved := check_extends(path, table, protocol):
         known = {_place(run) for run in runs}
         kept = [run for run in saved.runs if _place(run) not in known]
@@ -128,12 +159,39 @@ def check_extends(path: Path, table: str, protocol: Mapping[str, Any]) -> Collec
     return saved
 
 
-def load_collection(path: Path) -> Collection:
-    """A saved collection."""
-    try:
-        return Collection(**json.loads(path.read_text()))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{path} is not a file of `sphere sweep --save`: {error}") from error
+def load_collection(path: Path, *, accept_edited: bool = False) -> Collection:
+    """A saved collection; entries that were edited are an error, or marked if accepted."""
+    content = read_json(path)
+    kinds = {"table": str, "command": str, "protocol": dict, "runs": list}
+    if set(content) != set(kinds) or not all(
+        isinstance(content[name], kind) for name, kind in kinds.items()
+    ):
+        raise DataError(
+            f"{path} is not a file of `sphere sweep --save`, which has "
+            f"{', '.join(kinds)}; make it again"
+        )
+    if not isinstance(content["protocol"].get("preset", ""), str):
+        raise DataError(f"{path} is damaged: its preset should be a name; make it again")
+    for number, entry in enumerate(content["runs"], start=1):
+        where = f"{path}, run {number}"
+        check_entry(entry, where)
+        if seal_broken(entry):
+            if not accept_edited:
+                raise EditedError(
+                    f"{where} ({entry['method']}, {entry['column']}, seed {entry['seed']}) was "
+                    "edited, its checksum no longer fits: restore it, or make it again (`sphere "
+                    "table --accept-edited` shows it as it is, marked)"
+                )
+            entry[EDITED] = True
+    return Collection(**content)
+
+
+def marked(table: Table, runs: Iterable[FinishedRun]) -> Table:
+    """The table, whose title says so if some of its runs were edited."""
+    edited = sum(run.edited for run in runs)
+    if not edited:
+        return table
+    return replace(table, title=f"{table.title} (EDITED: {edited} runs do not fit their checksums)")
 
 
 def _place(entry: Mapping[str, Any]) -> tuple[str, str, Pair]:

@@ -11,6 +11,7 @@ from sphere_replay.reports.page import LARGEST, to_html
 from sphere_replay.reports.recorded import Recorded, has_recording, inspected
 from sphere_replay.reports.sources import Comparison, read_sources
 from sphere_replay.runs.folder import RunFolder
+from sphere_replay.runs.intact import reading
 from sphere_replay.storage.files import write_atomically
 
 
@@ -25,10 +26,15 @@ class Page:
 
 
 def write_report(
-    sources: Sequence[Path], out: Path, title: str, runs_in: Path = Path("runs")
+    sources: Sequence[Path],
+    out: Path,
+    title: str,
+    runs_in: Path = Path("runs"),
+    *,
+    accept_edited: bool = False,
 ) -> Page:
     """Write the page of saved results, run folders and experiments."""
-    comparisons = read_sources(sources, runs_in)
+    comparisons = read_sources(sources, runs_in, accept_edited=accept_edited)
     size = _write(out, title, comparisons, _recorded(comparisons))
     return Page(size, [code for comparison in comparisons for code in comparison.made_by])
 
@@ -65,7 +71,10 @@ def _pair(pair: int | str) -> str:
 def _write(
     out: Path, title: str, comparisons: Sequence[Comparison], recorded: list[Recorded]
 ) -> int:
-    contents = [content_of(comparison) for comparison in comparisons]
+    contents = []
+    for comparison in comparisons:
+        with reading(comparison.origin):
+            contents.append(content_of(comparison))
     thin = 1
     while True:
         page = to_html(title, contents, inspected(recorded, thin=thin)).encode()

@@ -1,17 +1,26 @@
 """What a report is made of: saved results and run folders, each turned into a filled table."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sphere_replay.codebase import Code
 from sphere_replay.config import Pair
 from sphere_replay.errors import ConfigError, DataError, UsageError
-from sphere_replay.reports.collection import FinishedRun, from_entries, load_collection, made_by
+from sphere_replay.reports.collection import (
+    Collection,
+    FinishedRun,
+    from_entries,
+    load_collection,
+    made_by,
+    marked,
+    measured,
+)
 from sphere_replay.runs import domains
 from sphere_replay.runs.experiment import SUFFIX, load_experiment
 from sphere_replay.runs.folder import RunFolder
+from sphere_replay.runs.intact import reading
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.metrics import METRICS
 from sphere_replay.runs.table import SMALL_ENDING, Measure, Table, TableRow
@@ -42,10 +51,13 @@ class Comparison:
     """The code behind each run, where that is known."""
 
 
-def read_sources(paths: Sequence[Path], runs_in: Path = Path("runs")) -> list[Comparison]:
+def read_sources(
+    paths: Sequence[Path], runs_in: Path = Path("runs"), *, accept_edited: bool = False
+) -> list[Comparison]:
     """Comparisons from files of `sphere sweep --save`, run folders, or folders of either.
 
-    An experiment's file stands for its finished runs in the folder `runs_in`.
+    An experiment's file stands for its finished runs in the folder `runs_in`. Results that were
+    edited are an error; accepted, they are marked in the titles of their tables.
     """
     files: list[Path] = []
     folders: list[Path] = []
@@ -63,14 +75,16 @@ def read_sources(paths: Sequence[Path], runs_in: Path = Path("runs")) -> list[Co
             files += [] if runs else sorted(path.glob("*.json"))
         else:
             raise UsageError(f"{path} does not exist: name saved results, or folders of runs")
-    found += [comparison for path in files if (comparison := _of_collection(path))]
-    found += _of_folders(folder for folder in folders if RunFolder(folder).finished)
+    for path in files:
+        found += _of_collection(load_collection(path, accept_edited=accept_edited), path)
+    places = [RunFolder(folder, accept_edited=accept_edited) for folder in folders]
+    found += _of_folders(place for place in places if place.finished)
     if not found:
         raise UsageError(
             "nothing to report: no finished run and no saved result in "
             f"{', '.join(map(str, paths)) or 'no place'}"
         )
-    return found
+    return [replace(each, table=marked(each.table, each.runs)) for each in found]
 
 
 def _of_experiment(path: Path, runs_in: Path) -> list[Comparison]:
@@ -82,7 +96,7 @@ def _of_experiment(path: Path, runs_in: Path) -> list[Comparison]:
         raise nothing_of(wanted, runs_in, f"sphere sweep {path} --out {runs_in}")
     comparison = Comparison(
         table,
-        [FinishedRun(r.method, r.column, r.config.pair, place.results) for r, place in made],
+        [FinishedRun(r.method, r.column, r.config.pair, measured(place)) for r, place in made],
         origin=str(path),
         command=f"sphere sweep {path} --out {runs_in}",
         folders=[place.path for _, place in made],
@@ -91,11 +105,10 @@ def _of_experiment(path: Path, runs_in: Path) -> list[Comparison]:
     return [comparison]
 
 
-def _of_collection(path: Path) -> Comparison | None:
-    saved = load_collection(path)
+def _of_collection(saved: Collection, path: Path) -> list[Comparison]:
     if not saved.runs:
-        return None
-    try:
+        return []
+    with reading(path):
         runs = from_entries(saved.runs)
         table = _table_of(saved.table, runs)
         table = table.with_preset(saved.protocol.get("preset", table.preset))
@@ -103,12 +116,10 @@ def _of_collection(path: Path) -> Comparison | None:
         if not development:
             kept = [run for run in saved.runs if run["seed"] not in DEVELOPMENT_SEEDS]
             runs = from_entries(kept)
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{path} is damaged: {error!r}") from error
     settings = {k: v for k, v in saved.protocol.items() if k != "preset"}
     origin = f"{path}, development seeds" if development else str(path)
     codes = made_by(saved.runs)
-    return Comparison(table, runs, origin, saved.command, settings, made_by=codes)
+    return [Comparison(table, runs, origin, saved.command, settings, made_by=codes)]
 
 
 def _table_of(name: str, runs: Sequence[FinishedRun]) -> Table:
@@ -137,11 +148,17 @@ def _made_table(
     return Table(name, f"Runs of {name}", preset, tuple(rows), columns, measures[:1])
 
 
-def _of_folders(folders: Iterable[Path]) -> list[Comparison]:
+def _of_folders(folders: Iterable[RunFolder]) -> list[Comparison]:
     """One comparison for each dataset, or other kind of stream, among the runs."""
-    groups: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
+    groups: dict[str, list[tuple[RunFolder, dict[str, Any]]]] = {}
     for folder in folders:
-        config = RunFolder(folder).config
+        config = folder.config
+        kinds = {"host": str, "select": str, "seed": int}
+        if not all(isinstance(config.get(name), kind) for name, kind in kinds.items()):
+            raise DataError(
+                f"{folder.path / 'config.json'} is damaged: it should say {', '.join(kinds)}; "
+                "restore it from a copy, or delete the folder and run again"
+            )
         groups.setdefault(_stream_of(config), []).append((folder, config))
     return [_of_group(name, members) for name, members in groups.items()]
 
@@ -155,27 +172,29 @@ def _stream_of(config: Mapping[str, Any]) -> str:
     return "runs"
 
 
-def _of_group(name: str, members: Sequence[tuple[Path, Mapping[str, Any]]]) -> Comparison:
+def _of_group(name: str, members: Sequence[tuple[RunFolder, Mapping[str, Any]]]) -> Comparison:
     names = _method_names([config for _, config in members])
-    runs = [
-        FinishedRun(method, _column_of(config), _pair_of(config), RunFolder(folder).results)
-        for method, (folder, config) in zip(names, members, strict=True)
-    ]
+    runs = []
+    for method, (folder, config) in zip(names, members, strict=True):
+        results = measured(folder)
+        with reading(folder.path):
+            place = method, _column_of(config), _pair_of(config)
+        runs.append(FinishedRun(*place, results, edited=bool(folder.edited)))
     configs = dict(zip(names, (config for _, config in members), strict=True))
     # Uniform first: it is what the others are compared with.
     order = sorted(configs, key=lambda name: (configs[name]["select"] != "uniform", name))
     rows = [_row(method, configs) for method in order]
     columns = sorted({run.column for run in runs}, key=lambda text: (text != "Clean", text))
     runs_by_column = sorted(runs, key=lambda run: columns.index(run.column))
-    places = [str(folder.parent) for folder, _ in members]
+    places = [str(folder.path.parent) for folder, _ in members]
     return Comparison(
         _made_table(name, name, rows, runs_by_column),
         runs,
         origin=", ".join(dict.fromkeys(places)),
-        command=_repeating(name, members[0][0]),
+        command=_repeating(name, members[0][0].path),
         configs=configs,
-        folders=[folder for folder, _ in members],
-        made_by=[RunFolder(folder).made_by for folder, _ in members],
+        folders=[folder.path for folder, _ in members],
+        made_by=[folder.made_by for folder, _ in members],
     )
 
 

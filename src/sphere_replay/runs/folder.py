@@ -15,6 +15,8 @@ from filelock import FileLock, Timeout
 from sphere_replay.codebase import Code, this_code
 from sphere_replay.errors import UserError
 from sphere_replay.plugging import loaded
+from sphere_replay.runs.intact import check_results, reading
+from sphere_replay.storage.checksums import EditedError, edited_files, write_checksums
 from sphere_replay.storage.files import (
     canonical_json,
     leaves,
@@ -78,11 +80,17 @@ class RunFolder:
     """The files of a run. Reading needs no lock; whoever writes has to `claim` the folder.
 
     `config.json` (its SHA-256 is the run's identity), `manifest.json`, `log.jsonl`,
-    `results.json`, `checkpoint.safetensors` and `checkpoint.json`.
+    `results.json`, `checkpoint.safetensors` and `checkpoint.json`. Of a finished run,
+    `checksums.json` vouches for the first four.
+
+    Args:
+        path: The folder.
+        accept_edited: Read results whose files do not fit their checksums, too.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, accept_edited: bool = False) -> None:
         self.path = Path(path)
+        self._accept_edited = accept_edited
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -107,12 +115,27 @@ class RunFolder:
         """The state of this package that the run began with; None if nobody has written it down."""
         if not (self.path / "manifest.json").is_file():
             return None
-        return Code.of_manifest(self.manifest)
+        with reading(self.path / "manifest.json"):
+            return Code.of_manifest(self.manifest)
 
     @property
     def results(self) -> dict[str, Any]:
-        """What came out; there once the run has finished."""
-        return read_json(self.path / "results.json")
+        """What came out; there once the run has finished, and refused if it cannot be true."""
+        if not self._accept_edited and (edited := self.edited):
+            names = " and ".join(edited)
+            raise EditedError(
+                f"{self.path}: {names} changed after the run had finished, the checksums no longer "
+                "fit: restore it from a copy, or delete the folder and run again (`sphere table "
+                "--accept-edited` shows the run as it is, marked)"
+            )
+        results = read_json(self.path / "results.json")
+        check_results(results, self.path / "results.json")
+        return results
+
+    @property
+    def edited(self) -> list[str]:
+        """Files of a finished run that are not what it wrote; [] for runs without checksums."""
+        return edited_files(self.path)
 
     @property
     def log_path(self) -> Path:
@@ -159,8 +182,16 @@ class RunFolder:
 
     def write_results(self, results: Mapping[str, object]) -> None:
         """Finish the run. Deterministic content only: times belong in the log."""
-        content = {**results, "identity": self.identity}
-        write_atomically(self.path / "results.json", canonical_json(content, "results").encode())
+        named = {**results, "identity": self.identity}
+        content = canonical_json(named, "results").encode()
+        others = ("config.json", "manifest.json", self.log_path.name)
+        there = {name: self.path / name for name in others if (self.path / name).is_file()}
+        # Before the results, whose presence says that the run has finished.
+        write_checksums(
+            self.path,
+            {name: path.read_bytes() for name, path in there.items()} | {"results.json": content},
+        )
+        write_atomically(self.path / "results.json", content)
 
     def _settle_config(self, config: Mapping[str, object]) -> None:
         path = self.path / "config.json"

@@ -15,9 +15,10 @@ from sphere_replay.runs.records import record_of
 from sphere_replay.runs.runner import Report, run_job
 
 
-def run_folder(config: RunConfig, out: Path) -> RunFolder:
+def run_folder(config: RunConfig, out: Path, *, accept_edited: bool = False) -> RunFolder:
     """Where a run lives: readable, and unique by the first digits of its identity."""
-    return RunFolder(out / f"{config.run_name}-{identity(config.to_dict())[:8]}")
+    name = f"{config.run_name}-{identity(config.to_dict())[:8]}"
+    return RunFolder(out / name, accept_edited=accept_edited)
 
 
 def run_config(

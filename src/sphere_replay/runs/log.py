@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sphere_replay.storage.files import plain
+from sphere_replay.errors import DataError
+from sphere_replay.storage.files import plain, writing
 
 
 class RunLog:
@@ -43,7 +44,8 @@ class RunLog:
         clock = {"unix": round(time.time(), 3), **(seconds or {})}
         line: dict[str, Any] = plain({**record, "time": clock}, "log", spell_non_finite=True)
         # One unbuffered write: a kill can tear this line but none before it.
-        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        with writing(self.path):
+            self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._lines += 1
         return line
 
@@ -73,8 +75,13 @@ def read_log(path: Path, *, times: bool = True) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number} is damaged: {error}") from None
+        except (RecursionError, ValueError) as error:
+            raise DataError(
+                f"{path}, line {number} is damaged: {error}; restore the log from a copy, or "
+                "delete the folder and run again"
+            ) from None
+        if not (isinstance(record, dict) and isinstance(record.get("time"), dict)):
+            raise DataError(f"{path}, line {number} is damaged: it is no line of a log")
         if not times:
             del record["time"]
         records.append(record)
@@ -90,7 +97,7 @@ def _offset(path: Path, lines: int) -> int:
         while found < lines:
             line = file.readline()
             if not line.endswith(b"\n"):
-                raise ValueError(
+                raise DataError(
                     f"{path} has {found} complete lines, but the checkpoint was saved after "
                     f"{lines}: put the log back, or delete the checkpoint to start again"
                 )

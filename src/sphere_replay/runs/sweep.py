@@ -4,7 +4,8 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from pathlib import Path
 
 from sphere_replay.config import RunConfig
@@ -15,6 +16,9 @@ from sphere_replay.runs.cluster import on_cluster
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.runner import Report
 from sphere_replay.runs.tracking import check_trackers
+
+PATIENCE = 3
+"""Pools of workers that may break in a row before their runs count as failed."""
 
 
 def sweep(
@@ -77,19 +81,35 @@ def _outcomes(
 def _side_by_side(
     configs: list[RunConfig], around: Surroundings, workers: int
 ) -> Iterator[Outcome]:
+    """A worker that is killed takes its pool along: what it leaves goes to another one.
+
+    Pools that break one after the other without ending a run between them are given up.
+    """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
-        futures = {pool.submit(attempt, config, around, loaded()): config for config in configs}
-        try:
-            for future in as_completed(futures):
-                try:
-                    yield future.result()
-                except BrokenExecutor:
-                    yield Outcome(futures[future], "failed", "its worker process was killed")
-        except KeyboardInterrupt:  # the workers got it too, and are saving their runs
-            raise Interrupted("stopped") from None
-        finally:
-            pool.shutdown(cancel_futures=True)
+    left, broken = configs, 0
+    while left and broken < PATIENCE:
+        broken, waiting = broken + 1, left
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
+            futures: dict[Future[Outcome], RunConfig] = {}
+            with suppress(BrokenExecutor):  # so soon
+                for config in waiting:
+                    futures[pool.submit(attempt, config, around, loaded())] = config
+            left = waiting[len(futures) :]
+            try:
+                for future in as_completed(futures):
+                    try:
+                        outcome = future.result()
+                    except BrokenExecutor:
+                        left.append(futures[future])
+                    else:
+                        broken = 0
+                        yield outcome
+            except KeyboardInterrupt:  # the workers got it too, and are saving their runs
+                raise Interrupted("stopped") from None
+            finally:
+                pool.shutdown(cancel_futures=True)
+    for config in left:
+        yield Outcome(config, "failed", "its worker process was killed")
 
 
 def _end_with_parent() -> None:

@@ -1,5 +1,6 @@
 """Files that are either the old version or the new one, never something in between."""
 
+import errno
 import hashlib
 import json
 import math
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from sphere_replay.errors import DataError
 from sphere_replay.extras import require
 
 
@@ -19,7 +21,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     Several processes may write the same file at once: one of them comes last.
     """
-    with replacing(path) as temporary:
+    with writing(path), replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
@@ -44,9 +46,25 @@ def stage(path: Path, content: bytes) -> Path:
     One writer at a time: what a crash leaves behind is overwritten by the next attempt.
     """
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content)
-    _flush(temporary)
+    with writing(path):
+        temporary.write_bytes(content)
+        _flush(temporary)
     return temporary
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A disk without room is told by its folder, and by the file there was no room for."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            error.errno,
+            f"no room for {path.name} in {path.parent.resolve()} ({error.strerror}): "
+            "free some, and start again; what was there before is intact",
+        ) from error
 
 
 def replace_durably(source: Path, target: Path) -> None:
@@ -154,15 +172,19 @@ def canonical_json(value: Mapping[str, object], name: str) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The dictionary in a file, or an error that names the file."""
+    """The dictionary in a file, or an error that names the file and says what to do."""
+    remedy = "restore it from a copy, or delete it and make it again"
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path} does not exist: is {path.parent} the folder of a run?"
         ) from None
+    except RecursionError:
+        raise DataError(f"{path} is damaged: it is nested too deeply; {remedy}") from None
     except ValueError as error:  # neither JSON nor UTF-8
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise DataError(f"{path} is damaged: {error}; {remedy}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is damaged: it holds a {type(content).__name__}, not an object")
+        kind = type(content).__name__
+        raise DataError(f"{path} is damaged: it holds a {kind}, not an object; {remedy}")
     return content

@@ -1,5 +1,7 @@
 """Compressed images of Hugging Face `datasets` into one uint8 tensor."""
 
+import io
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ class OpenSplit:
     size: int
     origin: str
     """File or hub id, for messages."""
+    files: bool = False
+    """Whether pictures may lie in files of their own: where `datasets` put them, and only there."""
 
 
 def split_from_file(path: Path, spec: DatasetSpec) -> OpenSplit:
@@ -52,7 +56,7 @@ def split_from_hub(spec: DatasetSpec, split: str) -> OpenSplit:
             f"name a folder that holds {spec.name}/{split}.parquet (--data, or SPHERE_DATA)"
         ) from error
     _check_columns(rows.column_names, spec, origin)
-    return OpenSplit(rows, len(rows), origin)
+    return OpenSplit(rows, len(rows), origin, files=True)
 
 
 def decode(
@@ -67,33 +71,77 @@ def decode(
     mode = "L" if channels == 1 else "RGB"
     pixels = numpy.empty((split.size, height, width, channels), dtype=numpy.uint8)
     labels = torch.empty(split.size, dtype=torch.int64)
+    if split.size == 0:
+        raise DataError(f"{split.origin} has no rows; {spec.name} needs some of every class")
     rows = split.rows.select_columns([spec.image_column, spec.label_column])
-    rows = rows.cast_column(spec.image_column, require("datasets", "vision").Image())
+    rows = rows.cast_column(spec.image_column, require("datasets", "vision").Image(decode=False))
     done = 0
     with step_progress(f"Decoding {split.origin}", hidden=not progress) as report:
         for chunk in rows.iter(batch_size=_CHUNK):
-            for image, label in zip(
+            for stored, label in zip(
                 chunk[spec.image_column], chunk[spec.label_column], strict=True
             ):
+                where = f"image {done} of {split.origin}"
+                if isinstance(label, bool) or not isinstance(label, int):
+                    raise DataError(
+                        f"the label of {where} is {label!r}: labels are whole numbers, "
+                        f"0 to {spec.num_classes - 1}"
+                    )
+                image = _opened(stored, where, files=split.files)
                 if square is not None:
-                    image = require("PIL.ImageOps", "vision").fit(image, (square, square))
+                    image = _cut(image, square, where)
                 if image.size != (width, height):
                     raise DataError(
-                        f"image {done} of {split.origin} is {image.width} x {image.height} "
+                        f"{where} is {image.width} x {image.height} "
                         f"pixels, and {spec.name} has {width} x {height}"
                     )
                 if not 0 <= label < spec.num_classes:
                     raise DataError(
-                        f"label {label} of image {done} of {split.origin} lies outside "
-                        f"0..{spec.num_classes - 1}"
+                        f"label {label} of {where} lies outside 0..{spec.num_classes - 1}"
                     )
-                converted = image if image.mode == mode else image.convert(mode)
-                pixels[done] = numpy.asarray(converted).reshape(height, width, channels)
+                pixels[done] = _pixels(image, mode, where).reshape(height, width, channels)
                 labels[done] = label
                 done += 1
             if report is not None:
                 report(done, split.size, "")
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), labels
+
+
+def _opened(stored: Any, where: str, *, files: bool) -> Any:
+    """An image whose header alone was read: a picture of any size costs nothing yet."""
+    stored = stored if isinstance(stored, dict) else {}
+    content, path = stored.get("bytes"), stored.get("path")
+    if not isinstance(content, bytes):
+        if not (files and path and Path(path).is_file()):
+            raise DataError(
+                f"{where} holds no picture{f', only the name {path!r}' if path else ''}: what lies "
+                "outside of the file is not opened; store the pictures themselves, as "
+                "datasets.Dataset.to_parquet does"
+            )
+        content = Path(path).read_bytes()
+    pillow = require("PIL.Image", "vision")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of size: the caller compares it
+            return pillow.open(io.BytesIO(content))
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+        raise DataError(f"{where} is no picture that can be read: {error}") from error
+
+
+def _cut(image: Any, side: int, where: str) -> Any:
+    """The square around its centre, scaled to that side."""
+    try:
+        return require("PIL.ImageOps", "vision").fit(image, (side, side))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{where} is damaged: {error}") from error
+
+
+def _pixels(image: Any, mode: str, where: str) -> Any:
+    numpy = require("numpy", "vision")
+    try:
+        return numpy.asarray(image if image.mode == mode else image.convert(mode))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{where} is damaged: {error}") from error
 
 
 def _check_columns(found: list[str], spec: DatasetSpec, origin: str) -> None:

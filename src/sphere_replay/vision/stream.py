@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sphere_replay.errors import DataError
 from sphere_replay.randomness import generator_for
 from sphere_replay.storage.files import write_atomically
 from sphere_replay.storage.trees import fingerprint, to_bytes
@@ -172,7 +173,7 @@ def build_stream(
     classes = data.num_classes
     count = dataset_spec(data.name).tasks if tasks is None else tasks
     if not 1 <= count <= classes or classes % count:
-        raise ValueError(
+        raise DataError(
             f"{classes} classes of {data.name} do not split into {count} equal tasks; "
             f"possible: {', '.join(str(n) for n in range(1, classes + 1) if classes % n == 0)}"
         )
@@ -276,9 +277,9 @@ def _shortened(lengths: Sequence[int], limit: int | None) -> list[int]:
     """Lengths that add up to `limit`, in proportion to the given ones and at least 1."""
     empty = [task for task, length in enumerate(lengths) if length == 0]
     if empty:
-        raise ValueError(f"task {empty[0]} has no training examples; use fewer tasks or more data")
+        raise DataError(f"task {empty[0]} has no training examples; use fewer tasks or more data")
     if limit is not None and limit < len(lengths):
-        raise ValueError(
+        raise DataError(
             f"limit must leave every task an example: at least {len(lengths)}, got {limit}"
         )
     if limit is None or limit >= sum(lengths):

@@ -12,13 +12,15 @@ import argparse
 import json
 from pathlib import Path
 
-from sphere_replay.errors import UsageError
+from sphere_replay.cli.options import add_edited_option
+from sphere_replay.errors import UsageError, UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere compare`."""
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="saved by sphere sweep")
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="take paired gains over it")
+    add_edited_option(parser)
     parser.add_argument("--json", action="store_true", help="machine-readable output only")
 
 
@@ -28,13 +30,20 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.reports.side_by_side import summarise, to_markdown
 
     def read(path: Path) -> list[FinishedRun]:
-        return from_entries(load_collection(path).runs)
+        saved = load_collection(path, accept_edited=arguments.accept_edited)
+        return from_entries(saved.runs)
+
+    def name(path: Path, runs: list[FinishedRun]) -> str:
+        return f"{path.stem} (EDITED)" if any(run.edited for run in runs) else path.stem
 
     try:
         baseline = read(arguments.baseline) if arguments.baseline else None
-        lines = [
-            line for path in arguments.files for line in summarise(path.stem, read(path), baseline)
-        ]
+        lines = []
+        for path in arguments.files:
+            runs = read(path)
+            lines += summarise(name(path, runs), runs, baseline)
+    except UserError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"these results cannot be read: {error}") from error
     if arguments.json:

@@ -12,7 +12,7 @@ Examples:
 import argparse
 from pathlib import Path
 
-from sphere_replay.cli.options import add_plugin_option, warn_of_others
+from sphere_replay.cli.options import add_edited_option, add_plugin_option, warn_of_others
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the page (default: report.html)",
     )
+    add_edited_option(parser)
     parser.add_argument("--title", default="sphere-replay", help="the page's title")
     add_plugin_option(parser)
 
@@ -46,7 +47,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, summarise, write."""
     from sphere_replay.reports.report import write_report
 
-    page = write_report(arguments.sources, arguments.out, arguments.title, arguments.runs)
+    page = write_report(
+        arguments.sources,
+        arguments.out,
+        arguments.title,
+        arguments.runs,
+        accept_edited=arguments.accept_edited,
+    )
     print(f"{arguments.out} ({page.size / 1e6:.1f} MB)")
     warn_of_others(page.made_by)
     return 0

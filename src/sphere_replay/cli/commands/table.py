@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sphere_replay.cli.options import (
+    add_edited_option,
     add_table_options,
     table_from,
     table_words,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere table`."""
     add_table_options(parser)
+    add_edited_option(parser)
     parser.add_argument(
         "--results",
         type=Path,
@@ -68,7 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
         from_entries,
         load_collection,
         made_by,
+        marked,
         to_entries,
+        unsealed,
     )
     from sphere_replay.reports.publishing import to_csv, to_latex
     from sphere_replay.reports.render import to_brief, to_json, to_markdown
@@ -87,7 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
     seeds = seeds_of(table, arguments.seeds, development=arguments.development)
     if arguments.runs is not None:
         wanted = runs_of(table, seeds, **settings)
-        entries, place = to_entries(wanted, arguments.runs), arguments.runs
+        place = arguments.runs
+        entries = to_entries(wanted, place, accept_edited=arguments.accept_edited)
         if not entries:
             raise nothing_of(wanted, place, f"{command} --out {place}")
         if hint := namesakes(wanted, place):
@@ -98,19 +103,23 @@ def run(arguments: argparse.Namespace) -> int:
         place = arguments.results / f"{table.name}.json"
         remedy = f"{command} --save {place}"
         entries = []
-        try:
-            if place.is_file():
-                saved = load_collection(place)
-                table = table.with_preset(saved.protocol.get("preset", table.preset))
-                # Development seeds are for choices: they are shown where they were asked for.
-                shown = DEVELOPMENT_SEEDS if seeds[0] in DEVELOPMENT_SEEDS else EVALUATION_SEEDS
-                entries = [run for run in saved.runs if run["seed"] in shown]
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"{place} is damaged: {error}") from error
+        if place.is_file():
+            saved = load_collection(place, accept_edited=arguments.accept_edited)
+            table = table.with_preset(saved.protocol.get("preset", table.preset))
+            # Development seeds are for choices: they are shown where they were asked for.
+            shown = DEVELOPMENT_SEEDS if seeds[0] in DEVELOPMENT_SEEDS else EVALUATION_SEEDS
+            entries = [run for run in saved.runs if run["seed"] in shown]
+            if old := unsealed(entries):
+                print(
+                    f"sphere: {old} of {len(entries)} runs in {place} have no checksum, they were "
+                    "saved before there were any",
+                    file=sys.stderr,
+                )
         if not entries:
             raise UsageError(f"no results in {place}; make them with: {remedy}")
     warn_of_others(made_by(entries))
     runs = from_entries(entries)
+    table = marked(table, runs)
     cells = fill(table, runs)
     passes = mean_passes(runs) if arguments.costs else {}
     if arguments.costs and not passes:

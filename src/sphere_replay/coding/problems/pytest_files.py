@@ -100,7 +100,9 @@ def narrowed(tests: str, reference: str, given: str = "", own: Iterable[str] = (
         copied += new
         wanted |= _free_names(ast.Module(body=new, type_ignores=[]))
     wanted -= {name for statement in copied for name in _defined_by(statement)}
-    imports = [s for s in help_ if copied and isinstance(s, ast.Import | ast.ImportFrom)]
+    imports: list[ast.stmt] = [
+        s for s in help_ if copied and isinstance(s, ast.Import | ast.ImportFrom)
+    ]
     wanted = {name for name in wanted if not any(_imports_of(s, {name}) for s in imports)}
     imports += [part for statement in program for part in _imports_of(statement, wanted)]
     defined = [name for statement in program for name in _defined_by(statement)]
@@ -121,7 +123,8 @@ def _is_star(statement: ast.stmt) -> bool:
 
 def _free_names(tree: ast.AST) -> set[str]:
     """Names that code uses and does not bind anywhere."""
-    used, bound = set(), set(vars(builtins))
+    used: set[str] = set()
+    bound = set(vars(builtins))
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)

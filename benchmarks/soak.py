@@ -1,0 +1,206 @@
+"""`make soak`: kills at random moments, workers that vanish, a process that lives long.
+
+- Runs of every kind are killed with SIGKILL at random and started again with the same command; they
+  must end in the bytes of one that never stopped.
+- A sweep loses workers at random and must end complete.
+- Memory must not grow over many steps.
+
+Examples:
+  python -m benchmarks.soak
+  python -m benchmarks.soak --kills 5 --runs 8 --steps 1500 --only vision sweep
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from sphere_replay.runs.folder import RunFolder
+from sphere_replay.runs.log import read_log
+
+RUNS: Mapping[str, Sequence[str]] = {
+    "vision": ("digits", "--host=er-ace", "--select=sphere", "--limit=600"),
+    "fit": ("digits", "--host=gdumb", "--limit=300"),
+    "instruct": ("instruct-tiny", "--host=er", "--select=sphere", "--limit=24"),
+    "coding": ("coding-micro", "--host=er", "--select=sphere", "--set=train=8", "--set=passes=1"),
+}
+"""By kind: what `sphere run` is asked for, small enough to be killed a hundred times."""
+GROWTH = 1.05
+"""Of the resident memory, from the first tenth of the steps to the end: at most."""
+
+
+def _start(words: Sequence[str], out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "sphere_replay", *words, "--quiet", f"--out={out}"]
+    # A session of its own, so that a kill takes along whatever a run has started.
+    with open(out.with_suffix(".err"), "wb") as said:
+        return subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+        )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _problem(out: Path) -> str:
+    said = out.with_suffix(".err").read_text(errors="replace").strip().splitlines()
+    return said[-1] if said else "nothing was said"
+
+
+def _deterministic(out: Path) -> dict[str, object]:
+    """What a run must end with, whatever happened to it."""
+    (folder,) = (path.parent for path in out.glob("*/results.json"))
+    assert not RunFolder(folder).edited
+    files = {name: (folder / name).read_bytes() for name in ("config.json", "results.json")}
+    log = [line for line in read_log(folder / "log.jsonl", times=False) if "checkpoint" not in line]
+    return {**files, "log.jsonl": log}
+
+
+def kill_runs(kind: str, kills: int, home: Path, dice: random.Random) -> dict[str, object]:
+    """Kill runs of a kind so many times; how many ended, and whether all did in the same bytes."""
+    words = ["run", *RUNS[kind], "--checkpoint-every=3"]
+    whole = home / f"{kind}-whole"
+    started = time.monotonic()
+    if _start(words, whole).wait() != 0:
+        raise RuntimeError(f"{kind} fails without a kill: {_problem(whole)}")
+    seconds = time.monotonic() - started
+    expected = _deterministic(whole)
+    done = ended = different = 0
+    out = home / f"{kind}-killed"
+    while done < kills or any(out.glob("*/config.json")):
+        process = _start(words, out)
+        try:
+            code = process.wait(timeout=dice.uniform(0, seconds) if done < kills else None)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            done += 1
+            continue
+        if code != 0:
+            raise RuntimeError(f"{kind} fails after {done} kills: {_problem(out)}")
+        ended += 1
+        different += _deterministic(out) != expected
+        shutil.rmtree(out)
+    return {"kind": kind, "kills": done, "runs ended": ended, "different": different}
+
+
+def kill_workers(runs: int, home: Path, dice: random.Random) -> dict[str, object]:
+    """A sweep of so many tiny runs on two workers, of which one goes every few seconds."""
+    words = ["sweep", "digits", "--limit=40", "--set=capacity=20", f"--seeds={max(1, runs // 2)}"]
+    words += ["--methods", "ER", "ER + SPHERE", "--columns", "40%", "--workers=2"]
+    out = home / "sweep"
+    kills = starts = 0
+    while True:
+        starts += 1
+        process = _start(words, out)
+        while process.poll() is None:
+            time.sleep(dice.uniform(1, 8))
+            workers = list(_workers(process.pid))
+            if workers and process.poll() is None:
+                os.kill(dice.choice(workers), signal.SIGKILL)
+                kills += 1
+        if process.returncode == 0:
+            break
+        if starts > 10 + runs:
+            raise RuntimeError(f"the sweep does not end: {_problem(out)}")
+    finished = [path.parent for path in out.glob("*/results.json")]
+    intact = [folder for folder in finished if not RunFolder(folder).edited]
+    wanted = 2 * max(1, runs // 2)
+    return {
+        "kind": "sweep",
+        "kills": kills,
+        "starts": starts,
+        "runs ended": len(intact),
+        "different": wanted - len(intact),
+    }
+
+
+def _workers(parent: int) -> Iterator[int]:
+    """Processes that a sweep computes in, by their command lines."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+            command = (path.parent / "cmdline").read_bytes()
+        except OSError:  # gone meanwhile
+            continue
+        if int(fields[1]) == parent and b"spawn_main" in command:
+            yield int(path.parent.name)
+
+
+def live_long(steps: int, home: Path) -> dict[str, object]:
+    """Runs in one process, one after the other, until so many steps are done."""
+    from sphere_replay.runs.domains import resolve
+    from sphere_replay.runs.launch import run_config
+
+    done = seed = 0
+    first = last = 0.0
+
+    def report(step: int, total: int, status: str) -> None:
+        nonlocal done, first, last
+        done += 1
+        if done == max(1, steps // 10):
+            first = _resident()
+        last = _resident()
+
+    while done < steps:
+        config = resolve(
+            "digits", host="er", select="sphere", seed=seed, batch=1, evaluate_every=200
+        )
+        run_config(config, home / "long", checkpoint_every=200, report=report)
+        seed += 1
+    growth = last / first
+    return {
+        "kind": "memory",
+        "steps": done,
+        "MiB": [round(first), round(last)],
+        "different": int(growth > GROWTH),
+    }
+
+
+def _resident() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """One line of JSON for each kind; 1 if anything differs."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    kinds = [*RUNS, "sweep", "memory"]
+    parser.add_argument("--kills", type=int, default=100, help="of each kind of run")
+    parser.add_argument("--runs", type=int, default=200, help="of the sweep")
+    parser.add_argument("--steps", type=int, default=10_000, help="of the long process")
+    parser.add_argument("--only", nargs="+", choices=kinds, default=kinds)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    arguments = parser.parse_args(argv)
+    dice = random.Random(arguments.seed)
+    wrong = 0
+    for kind in arguments.only:
+        with tempfile.TemporaryDirectory(prefix="soak-") as place:
+            home = Path(place)
+            started = time.monotonic()
+            if kind == "sweep":
+                found = kill_workers(arguments.runs, home, dice)
+            elif kind == "memory":
+                found = live_long(arguments.steps, home)
+            else:
+                found = kill_runs(kind, arguments.kills, home, dice)
+            seconds = round(time.monotonic() - started)
+            print(json.dumps(found | {"seconds": seconds}), flush=True)
+            wrong += int(str(found["different"]))
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
