@@ -93,20 +93,22 @@ def kill_runs(kind: str, kills: int, home: Path, dice: random.Random) -> dict[st
 
 
 def kill_workers(runs: int, home: Path, dice: random.Random) -> dict[str, object]:
-    """A sweep of so many tiny runs on two workers, of which one goes every few seconds."""
+    """A sweep of so many tiny runs on two workers, of which one goes whenever a run ended."""
     words = ["sweep", "digits", "--limit=40", "--set=capacity=20", f"--seeds={max(1, runs // 2)}"]
     words += ["--methods", "ER", "ER + SPHERE", "--columns", "40%", "--workers=2"]
     out = home / "sweep"
-    kills = starts = 0
+    kills = starts = before = 0
     while True:
         starts += 1
         process = _start(words, out)
         while process.poll() is None:
             time.sleep(dice.uniform(1, 8))
+            ended = len(list(out.glob("*/results.json")))
             workers = list(_workers(process.pid))
-            if workers and process.poll() is None:
+            # Only after another run has ended: on a busy machine nothing would, otherwise.
+            if ended > before and workers and process.poll() is None:
                 os.kill(dice.choice(workers), signal.SIGKILL)
-                kills += 1
+                kills, before = kills + 1, ended
         if process.returncode == 0:
             break
         if starts > 10 + runs:
