@@ -225,16 +225,16 @@ BENCHMARK = Benchmark(
 
         Rows named `certificate` compare with `geometry="exact"`: the largest true and certified
         errors, and the share of trials in which the first was below the second. Memories are drawn
-        anew for every tenth trial (`--samples`); those between certify the same weights by other
-        samples of rows. Rows named `memory` are the time of one batch of {BATCH} rows of {DIM}
+        anew every few trials (`--samples`); those between certify the same weights by other samples
+        of rows. Rows named `memory` are the time of one batch of {BATCH} rows of {DIM}
         numbers in a full memory; `changes` is what a checkpoint saves of it.
     """,
     notes="""
         All but the search of cells is products of small matrices and exponentials, for near pairs
         and between cells. The first are proportional to m, the second to the square of the number
-        of cells, which stops at 8,192. Moments of cells carry what is far: with classes that is a
-        tenth to a third of the kernel's mass at a million memories, spread over hundreds of
-        thousands of them. Normal features have no cells to speak of, kernels of `Sphere.vision()`
-        reach nearly everybody there, and moments alone carry them.
+        of cells, which stops at 8,192. The more classes there are, the more of the kernel's mass is
+        far and spread thinly over many memories: moments of cells carry it. Normal features have no
+        cells to speak of, kernels of `Sphere.vision()` reach nearly everybody there, and moments
+        alone carry them.
     """,
 )

@@ -149,12 +149,16 @@ def _members(belongs: Tensor, count: int) -> Sequence[Tensor]:
 def _assign(points: Tensor, centers: Tensor) -> Tensor:
     """The nearest center of each point, `[m]`."""
     half = centers.square().sum(dim=1) / 2
-    parts = torch.split(points, max(1, _AT_ONCE // len(centers)))
+    step = max(1, _AT_ONCE // len(centers))
+    result = torch.empty(len(points), dtype=torch.int64, device=points.device)
 
-    def nearest(part: Tensor) -> Tensor:
-        return torch.addmm(half, part, centers.T, alpha=-1).argmin(dim=1)
+    def nearest(start: int) -> None:  # in place: small results would hold on to large blocks
+        part = slice(start, start + step)
+        result[part] = torch.addmm(half, points[part], centers.T, alpha=-1).argmin(dim=1)
 
-    return torch.cat(list(in_order(nearest, parts, points.device)))
+    for _ in in_order(nearest, range(0, len(points), step), points.device):
+        pass
+    return result
 
 
 def _cut(group: Tensor, points: Tensor, most: int) -> Iterator[Tensor]:

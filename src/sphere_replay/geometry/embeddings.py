@@ -34,7 +34,12 @@ class UnitRows:
     def __init__(self, features: Tensor, *, center: bool = False) -> None:
         self._features = features
         self._precision = accumulation_dtype(features.device)
-        self._norms = torch.cat(self._of_blocks(lambda rows: _norms(features[rows])))
+        self._norms = torch.empty(len(features), dtype=self._precision, device=features.device)
+
+        def measure(rows: slice) -> None:  # in place: small results would hold on to large blocks
+            self._norms[rows] = _norms(features[rows])
+
+        self._of_blocks(measure)
         self._held: Tensor | None = None
         self._mean: Tensor | None = None
         if center:

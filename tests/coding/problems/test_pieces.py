@@ -81,6 +81,8 @@ def test_tests_take_from_programs_only_what_is_theirs() -> None:
     assert "def near(a, b)" in made  # which same needs
     assert "class Node" not in made
     assert "*" not in made
+    own_sum = narrowed("from solution import *\nassert sum(1, 2) == 3\n", "def sum(a, b): pass\n")
+    assert own_sum.startswith("from solution import sum\n")
     named = "from solution import f\n"
     assert narrowed(named, reference) == named
     assert narrowed("from solution import *\n1 +", reference) == "from solution import *\n1 +"

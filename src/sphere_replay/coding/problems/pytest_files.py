@@ -107,6 +107,9 @@ def narrowed(tests: str, reference: str, given: str = "", own: Iterable[str] = (
     imports += [part for statement in program for part in _imports_of(statement, wanted)]
     defined = [name for statement in program for name in _defined_by(statement)]
     names = [name for name in dict.fromkeys(defined) if name in wanted]
+    if not names:  # a program that is asked for its own `sum`
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        names = [name for name in dict.fromkeys(defined) if name in used]
     head = parse(f"from solution import {', '.join(names)}" if names else "import solution").body
     ordered = [statement for statement in help_ if statement in copied]
     rest = [statement for statement in tree.body if not _is_star(statement)]
@@ -137,13 +140,14 @@ def _free_names(tree: ast.AST) -> set[str]:
     return used - bound
 
 
-def _defined_by(statement: ast.stmt) -> set[str]:
+def _defined_by(statement: ast.stmt) -> list[str]:
+    """Names that a statement binds, in an order that does not change from run to run."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {statement.name}
+        return [statement.name]
     if isinstance(statement, ast.Import | ast.ImportFrom):
-        return set()
+        return []
     stored = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
-    return {node.id for node in stored if isinstance(node.ctx, ast.Store)}
+    return [node.id for node in stored if isinstance(node.ctx, ast.Store)]
 
 
 def _imports_of(statement: ast.stmt, wanted: set[str]) -> list[ast.stmt]:

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from . import confine
 
@@ -10,13 +10,22 @@ FIRST = 3
 """The descriptors that a process is given follow 0, 1 and 2; no other is left open."""
 
 
+def rewire(output: int, *given: int) -> None:
+    """Nothing to read, all printed into one pipe, `given` from `FIRST` on; close the rest."""
+    high = 100
+    sources = [os.open(os.devnull, os.O_RDONLY), output, output, *given]
+    for place, source in enumerate(sources):
+        os.dup2(source, high + place)
+    for place in range(len(sources)):
+        os.dup2(high + place, place, inheritable=place < FIRST)
+    os.closerange(len(sources), 1 << 16)
+
+
 def enter(
     confinement: confine.Confinement,
     uid: int | None,
     folder: str,
     limits: Mapping[str, float],
-    output: int,
-    *given: int,
 ) -> None:
     """Confine this fork for good; an exception means that it must end.
 
@@ -25,7 +34,6 @@ def enter(
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    _rewire(output, given)
     if confinement.isolation == "bubblewrap":
         confine.enter_namespaces(uid, limits)
         process = os.fork()  # the first process of the namespace of pids
@@ -39,14 +47,3 @@ def enter(
     # No home, no path: only what points programs at the one folder they may write to.
     os.environ.clear()
     os.environ["TMPDIR"] = os.environ["HOME"] = folder
-
-
-def _rewire(output: int, given: Sequence[int]) -> None:
-    """Nothing to read, all printed into one pipe, `given` from `FIRST` on; close the rest."""
-    high = 100
-    sources = [os.open(os.devnull, os.O_RDONLY), output, output, *given]
-    for place, source in enumerate(sources):
-        os.dup2(source, high + place)
-    for place in range(len(sources)):
-        os.dup2(high + place, place, inheritable=place < FIRST)
-    os.closerange(len(sources), 1 << 16)

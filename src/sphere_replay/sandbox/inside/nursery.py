@@ -23,6 +23,7 @@ _WARM = (
     *("time", "typing", "ctypes"),
 )
 """What programs import most; a fork has it at once."""
+_FORKED = b"+"
 
 
 class Nursery:
@@ -45,7 +46,9 @@ class Nursery:
         head = json.dumps({"limits": dict(limits), "uid": uid, "size": len(program)}).encode()
         socket.send_fds(self._control, [len(head).to_bytes(4, "big")], [wire, output])
         self._control.sendall(head + program)
-        self._control.recv(1)  # it is there: from now on whoever ends all processes ends it too
+        # Once it is there, whoever ends all processes ends it too.
+        if self._control.recv(1) != _FORKED:
+            raise RuntimeError("the process that forks programs has ended")
 
 
 def _main(control: socket.socket, confinement: confine.Confinement, folder: str) -> None:
@@ -70,7 +73,7 @@ def _main(control: socket.socket, confinement: confine.Confinement, folder: str)
         if os.fork() == 0:
             control.detach()
             _become(confinement, folder, head, program, *descriptors)
-        control.sendall(b"+")
+        control.sendall(_FORKED)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -83,10 +86,10 @@ def _become(
     wire: int,
     output: int,
 ) -> None:
-    channel = Channel(socket.socket(fileno=os.dup(wire)))
+    forks.rewire(output, wire)
+    channel = Channel(socket.socket(fileno=forks.FIRST))
     try:
-        forks.enter(confinement, head["uid"], folder, head["limits"], output, wire)
-        channel = Channel(socket.socket(fileno=forks.FIRST))
+        forks.enter(confinement, head["uid"], folder, head["limits"])
         with open("solution.py", "wb") as file:
             file.write(program)
         tempfile.tempdir = folder

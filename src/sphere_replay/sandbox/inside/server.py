@@ -143,9 +143,9 @@ class Server:
         """The fork confines itself; if any step fails, it ends."""
         folder, limits = self.folder, request["limits"]
         given = (report_end,) if wire is None else (report_end, wire.detach())
+        forks.rewire(output_end, *given)
         try:
-            uid = confine.throw_away_uid(0)
-            forks.enter(self._confinement, uid, folder, limits, output_end, *given)
+            forks.enter(self._confinement, confine.throw_away_uid(0), folder, limits)
             tests = request["tests"] if canaries is None else canaries.added_to(request["tests"])
             with open(reporter.TEST_FILE, "w", encoding="utf-8") as file:
                 file.write(tests)
