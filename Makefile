@@ -56,6 +56,7 @@ bench: $(VENV)/.ready  ## Ratios against the naive transcription and the bare GE
 	$(BIN)/python -m benchmarks instruct --markdown docs/performance-instruct.md
 	$(BIN)/python -m benchmarks coding --markdown docs/performance-coding.md
 	$(BIN)/python -m benchmarks sandbox --markdown docs/performance-sandbox.md
+	$(BIN)/python -m benchmarks hollow --markdown docs/performance-hollow.md
 
 report: $(VENV)/.ready  ## The committed results as one page, report.html.
 	$(BIN)/sphere report results --out report.html --title "sphere-replay: results"

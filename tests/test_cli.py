@@ -66,7 +66,7 @@ def test_showing_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "digits", "--set", "preset=mnist"], "preset has a place of its own"),
         (["run", "instruct-tiny", "--set", "corpus=[]"], "unhashable type"),
         (["sweep", "digits", "--set", "lr=fast"], "takes float, got 'fast'"),
-        (["sweep", "digits", "--save", __file__], "is not a file of `sphere sweep --save`"),
+        (["sweep", "digits", "--save", __file__], "test_cli.py is damaged"),
         (["run", "mnist", "--data", "nowhere"], "nowhere"),
         (["sweep", "mnits"], "unknown table 'mnits': did you mean mnist"),
         (["table", "digits", "--results", "nowhere"], "make them with: sphere sweep digits"),

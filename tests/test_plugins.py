@@ -20,6 +20,7 @@ from sphere_replay.plugging import PluginError, load, load_again, load_everythin
 from sphere_replay.replay import SELECTIONS
 from sphere_replay.runs.domains import resolve, table_named
 from sphere_replay.runs.folder import identity
+from sphere_replay.storage.checksums import NAME as CHECKSUMS
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.datasets import load_images
 from sphere_replay.vision.encoders import load_encoder
@@ -342,6 +343,7 @@ def test_results_of_another_commit_are_shown_with_a_warning(
         this_code().digest,
     )
     path.write_text(json.dumps(manifest | {"commit": "0123abcd", "code": "an older one"}))
+    (path.parent / CHECKSUMS).unlink()  # as if that code had finished it
     table = ["shapes", "--runs", str(tmp_path), "--seeds", "1"]
     saved = ["--save", str(tmp_path / "shapes.json"), "--methods", "ER", "--quiet"]
     for again in (

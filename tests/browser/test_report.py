@@ -141,6 +141,7 @@ def test_the_slider_goes_through_the_stream_and_a_switch_compares(
     assert "moment 4 of 4" in page.locator(".controls").inner_text()
     assert page.locator(".maps .why").first.inner_text() != first
     page.get_by_label("Compare with").select_option(index=1)
+    page.locator(".map").nth(1).wait_for()
     assert page.locator(".map").count() == 2
     # Both saw the same stream, so both remember the same.
     counts = [page.locator(".map").nth(i).locator("circle[data-index]").count() for i in (0, 1)]

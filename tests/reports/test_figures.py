@@ -74,7 +74,7 @@ def test_accuracy_has_a_labelled_line_and_a_band_per_method() -> None:
     assert "task 1" in _texts(axes)
     assert "task 3" in _texts(axes)
     assert axes.get_title(loc="left") == "40% of the training labels are wrong"
-    assert figure.get_suptitle().startswith("Each line shows")
+    assert figure.get_suptitle().startswith("How well each method")
     assert "mean over 3 seeds" in _caption(figure)
     assert "population standard deviation" in _caption(figure)
 
@@ -92,7 +92,7 @@ def test_the_best_is_thick_and_with_many_methods_has_the_only_band() -> None:
     assert max(widths, key=lambda name: widths[name]) == "ER 2"
     assert len(axes.collections) == 1
     assert "of the best alone" in _caption(figure)
-    assert figure.get_suptitle().startswith("Split digits: each line")
+    assert figure.get_suptitle().startswith("Split digits: how well")
     bold = [text for text in axes.texts if text.get_fontweight() == "bold"]
     assert [text.get_text().split("  ")[0] for text in bold] == ["ER 2"]
 

@@ -24,6 +24,7 @@ from sphere_replay.reports.recorded import turned
 from sphere_replay.reports.report import write_report
 from sphere_replay.reports.sources import _method_names, read_sources
 from sphere_replay.runs.launch import run_config
+from sphere_replay.storage.checksums import NAME as CHECKSUMS
 from sphere_replay.vision.presets import resolve
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;'\""
@@ -174,6 +175,7 @@ def test_an_experiment_with_plugins_is_reported_in_a_process_that_knows_them_not
         assert f"sphere table {experiment} --runs {runs} --latex" in page
     manifest = next(runs.glob("*/manifest.json"))
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"code": "another"}))
+    (manifest.parent / CHECKSUMS).unlink()  # as if that code had finished it
     capsys.readouterr()
     with forgotten():
         assert main([*words, "--plugin", str(EXAMPLE)]) == 0

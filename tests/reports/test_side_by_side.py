@@ -55,4 +55,4 @@ def test_the_command_reads_saved_results(
     assert line["mean"] == pytest.approx(58.5)
     saved.write_text("[]")
     assert main(["compare", str(saved)]) == 2
-    assert "not a file of `sphere sweep --save`" in capsys.readouterr().err
+    assert "variant.json is damaged" in capsys.readouterr().err

@@ -93,6 +93,7 @@ def test_each_domain_says_who_it_is() -> None:
 def test_an_option_of_several_domains_means_the_same_in_each() -> None:
     assert {name: owners for name, (_, owners) in options().items()} == {
         "noise": ["vision", "instruct"],
+        "dataset": ["vision"],
         "limit": ["vision"],
         "device": ["vision", "coding"],
         "order": ["instruct"],

@@ -423,7 +423,7 @@ class TileGeometry:
 
     def __del__(self) -> None:
         """Hand tiles on to geometries to come."""
-        _SPARE.extend(self._lent)
+        _SPARE.extend(getattr(self, "_lent", ()))  # there are none if it was never made
 
     def _buffer(self, like: Tensor) -> Tensor:
         """The working tile of this thread."""

@@ -173,7 +173,7 @@ def canonical_json(value: Mapping[str, object], name: str) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The dictionary in a file, or an error that names the file and says what to do."""
-    remedy = "restore it from a copy, or delete it and make it again"
+    remedy = "restore it from a copy, or make it again"
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

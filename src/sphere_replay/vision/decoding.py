@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ class OpenSplit:
     size: int
     origin: str
     """File or hub id, for messages."""
-    files: bool = False
-    """Whether pictures may lie in files of their own: where `datasets` put them, and only there."""
+    files: tuple[Path, ...] = ()
+    """Folders below which pictures may lie in files of their own; others are not opened."""
 
 
 def split_from_file(path: Path, spec: DatasetSpec) -> OpenSplit:
@@ -56,7 +57,13 @@ def split_from_hub(spec: DatasetSpec, split: str) -> OpenSplit:
             f"name a folder that holds {spec.name}/{split}.parquet (--data, or SPHERE_DATA)"
         ) from error
     _check_columns(rows.column_names, spec, origin)
-    return OpenSplit(rows, len(rows), origin, files=True)
+    return OpenSplit(rows, len(rows), origin, hub_folders())
+
+
+def hub_folders() -> tuple[Path, ...]:
+    """Where the clients of the hub put what they download."""
+    hub = require("huggingface_hub", "vision").constants.HF_HUB_CACHE
+    return Path(require("datasets", "vision").config.HF_DATASETS_CACHE), Path(hub)
 
 
 def decode(
@@ -87,7 +94,7 @@ def decode(
                         f"the label of {where} is {label!r}: labels are whole numbers, "
                         f"0 to {spec.num_classes - 1}"
                     )
-                image = _opened(stored, where, files=split.files)
+                image = _opened(stored, where, split.files)
                 if square is not None:
                     image = _cut(image, square, where)
                 if image.size != (width, height):
@@ -107,12 +114,18 @@ def decode(
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), labels
 
 
-def _opened(stored: Any, where: str, *, files: bool) -> Any:
+def _lies_in(path: Path, folders: Sequence[Path]) -> bool:
+    """Whether it is a file below one of the folders, links resolved."""
+    there = path.resolve()
+    return there.is_file() and any(there.is_relative_to(each.resolve()) for each in folders)
+
+
+def _opened(stored: Any, where: str, folders: Sequence[Path]) -> Any:
     """An image whose header alone was read: a picture of any size costs nothing yet."""
     stored = stored if isinstance(stored, dict) else {}
     content, path = stored.get("bytes"), stored.get("path")
     if not isinstance(content, bytes):
-        if not (files and path and Path(path).is_file()):
+        if not (path and _lies_in(Path(path), folders)):
             raise DataError(
                 f"{where} holds no picture{f', only the name {path!r}' if path else ''}: what lies "
                 "outside of the file is not opened; store the pictures themselves, as "

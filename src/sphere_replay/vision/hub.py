@@ -23,7 +23,7 @@ from sphere_replay.errors import DataError, unknown
 from sphere_replay.extras import require
 from sphere_replay.storage.files import entry_name, read_json, write_atomically
 from sphere_replay.vision.cache import cache_folder, cached_tensors
-from sphere_replay.vision.decoding import OpenSplit, decode
+from sphere_replay.vision.decoding import OpenSplit, decode, hub_folders
 from sphere_replay.vision.specs import HUB, DatasetSpec
 
 TEST_SPLITS = ("test", "validation", "valid", "val", "dev")
@@ -112,8 +112,10 @@ class Source:
 
         def build() -> dict[str, Tensor]:
             tensors: dict[str, Tensor] = {}
+            home = Path(self.path)
             for part, split, rows in _parts(self, record):
-                opened = OpenSplit(rows, len(rows), f"{self.name} ({split})")
+                folders = (home,) if home.is_dir() else hub_folders()
+                opened = OpenSplit(rows, len(rows), f"{self.name} ({split})", folders)
                 images, labels = decode(opened, spec, progress=True, square=self.chosen.size)
                 tensors |= {f"{part}_images": images, f"{part}_labels": labels}
             return tensors
