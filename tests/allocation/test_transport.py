@@ -140,7 +140,7 @@ def test_no_plan_an_optimiser_finds_is_worth_more(problem: Problem, seed: int) -
     corner[rng.integers(size, size=size), range(size)] = 1 / size
     assert max(*found, objective_at(problem, corner.tolist())) <= value + 1e-8
     # The optimiser is a real competitor: from somewhere it comes close.
-    assert max(found) >= value - 1e-4
+    assert max(found) >= value - 1e-4 * max(1.0, problem.temperature)
 
 
 @given(problems())

@@ -85,8 +85,9 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether there were nodes, and every one passed."""
-        return bool(self.nodes) and all(outcome == "passed" for outcome in self.nodes.values())
+        """Whether there were nodes, every one passed, and no limit was broken on the way."""
+        outcomes = self.nodes.values()
+        return self.ending == "finished" and bool(outcomes) and set(outcomes) == {"passed"}
 
     def to_json(self) -> dict[str, Any]:
         """Every field."""
