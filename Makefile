@@ -6,12 +6,15 @@ BIN    := $(VENV)/bin
 EXTRAS := vision,instruct,coding,lightning,dev
 AVALANCHE := .venv-avalanche
 
-.PHONY: demo test test-avalanche test-ray lint fuzz soak bench docs report tables pictures browser clean
+.PHONY: demo test tests test-avalanche test-ray lint style types fuzz soak bench docs report tables pictures browser clean
 
 demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replayed?
 	$(BIN)/sphere demo --out demo
 
-test: lint  ## Everything CI checks.
+test: style  ## Everything CI checks; mypy beside the tests, which leave a core idle now and then.
+	$(MAKE) --no-print-directory --jobs=2 types tests
+
+tests: $(VENV)/.ready
 	# Small tensors: processes help, threads would only wait for each other.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
@@ -32,11 +35,15 @@ $(AVALANCHE)/.ready: pyproject.toml constraints.txt
 	$(AVALANCHE)/bin/python -m pip install -q --disable-pip-version-check --no-deps avalanche-lib pytorchcv
 	touch $@
 
-lint: $(VENV)/.ready
+lint: style types
+
+style: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
 
 fuzz: $(VENV)/.ready  ## Random allocations for ten minutes, then a thousand damaged files.
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz allocations --minutes 10

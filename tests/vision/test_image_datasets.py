@@ -1,6 +1,7 @@
 import io
 import itertools
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,19 @@ def write(folder: Path, name: str, split: str, table: datasets.Dataset) -> Path:
     return path
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    data = tmp_path / "data"
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small set of each dataset, not to be touched."""
+    data = tmp_path_factory.mktemp("written")
     for name in HUB_NAMES:
         write(data, name, "train", rows(name, 6))
         write(data, name, DATASETS[name].test_split, rows(name, 4, seed=1))
     return data
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(written, tmp_path / "data")
 
 
 @pytest.mark.parametrize("name", HUB_NAMES)
