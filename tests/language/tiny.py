@@ -62,12 +62,12 @@ def qwen2(seed: int = 0, dropout: float = 0.0, positions: int = 64) -> Qwen2ForC
         attention_dropout=dropout,
     )
     with globally_seeded(generator_for(seed, "initialization")):
-        return Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]  # the library's
+        return Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call, unused-ignore]  # typed since transformers 5.23
 
 
 def llama(seed: int = 0) -> LlamaForCausalLM:
     with globally_seeded(generator_for(seed, "initialization")):
-        return LlamaForCausalLM(LlamaConfig(**_DECODER))  # type: ignore[no-untyped-call]  # the library's
+        return LlamaForCausalLM(LlamaConfig(**_DECODER))  # type: ignore[no-untyped-call, unused-ignore]  # typed since transformers 5.23
 
 
 def with_lora(model: Any) -> Any:
