@@ -107,7 +107,7 @@ def language_replay(
     *, encoder_decoder: bool = False, capacity: int = 32, seed: int = 0, **options: Any
 ) -> LanguageReplay:
     memory = TokenMemory(capacity, generator=generator_for(seed, "admission"))
-    ranks, recipe = options.pop("ranks", None), options.pop("recipe", None)
+    ranks = options.pop("ranks", None)
     settings = LanguageReplaySettings(
         **{"every": 2, "pool": 16, "capacity": capacity, "replay_batch": 1, **options}
     )
@@ -116,7 +116,6 @@ def language_replay(
         memory,
         settings,
         generator=generator_for(seed, "replay"),
-        recipe=recipe,
         examples=TokenExamples(PAD, encoder_decoder),
         ranks=ranks,
     )

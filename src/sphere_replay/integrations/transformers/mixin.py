@@ -25,7 +25,7 @@ from sphere_replay.integrations.transformers.session import (
 )
 from sphere_replay.integrations.transformers.task_evaluation import TaskEvaluation, keeps_order
 from sphere_replay.integrations.transformers.tasks import TASK_FIELD, adopt_tasks, disorder
-from sphere_replay.language import Examples
+from sphere_replay.language import Examples, Replayed
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Trainer
@@ -65,6 +65,8 @@ class ReplayMixin(_Trainer):
             replay = ReplaySession(replay, self._bare_model(), self.replay_examples())
         self.replay = replay
         """What is remembered, and how it is replayed."""
+        self.replayed: Replayed | None = None
+        """By the last update."""
         self.task_evaluation: TaskEvaluation | None = None
         """Evaluates a `TaskSequence` after each of its tasks."""
         if tasks is not None:
@@ -101,7 +103,7 @@ class ReplayMixin(_Trainer):
         self.replay.keep(inputs, tasks)
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self.accelerator.sync_gradients:
-            self.replay.step(self._bare_model(), self.accelerator.scaler)
+            self.replayed = self.replay.step(self._bare_model(), self.accelerator.scaler)
         return loss
 
     def get_train_dataloader(self) -> Any:
