@@ -5,8 +5,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 EXTRAS := vision,instruct,coding,lightning,dev
 AVALANCHE := .venv-avalanche
+DEEPSPEED := .venv-deepspeed
 
-.PHONY: demo test tests test-avalanche test-ray lint style types fuzz soak bench docs report tables pictures browser clean
+.PHONY: demo test tests test-avalanche test-deepspeed test-ray lint style types fuzz soak bench docs report tables pictures browser clean
 
 demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replayed?
 	$(BIN)/sphere demo --out demo
@@ -33,6 +34,17 @@ $(AVALANCHE)/.ready: pyproject.toml constraints.txt
 		dill gdown gputil hypothesis psutil pytest qpsolvers setuptools tensorboard torchmetrics tqdm wandb
 	# Without what they ask for: a torchvision that would bring another torch.
 	$(AVALANCHE)/bin/python -m pip install -q --disable-pip-version-check --no-deps avalanche-lib pytorchcv
+	touch $@
+
+test-deepspeed:  ## Trainings under ZeRO-1 and 2, on two processes without a GPU; an environment of its own.
+	@if $(MAKE) --no-print-directory $(DEEPSPEED)/.ready; then \
+		DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 $(DEEPSPEED)/bin/python -m pytest -rs tests/integrations/test_zero.py; \
+	else echo "skipped: DeepSpeed could not be installed, for the reason above"; fi
+
+$(DEEPSPEED)/.ready: pyproject.toml constraints.txt
+	test -x $(DEEPSPEED)/bin/python || $(PYTHON) -m venv $(DEEPSPEED)
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(DEEPSPEED)/bin/python -m pip install -q --disable-pip-version-check \
+		-c constraints.txt -e '.[deepspeed]' pytest
 	touch $@
 
 lint: style types
@@ -91,4 +103,4 @@ $(VENV)/.docs: $(VENV)/.ready
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(AVALANCHE) site demo build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(AVALANCHE) $(DEEPSPEED) site demo build dist .mypy_cache .ruff_cache .pytest_cache

@@ -68,6 +68,8 @@ def main() -> None:
         replay=replay,
     )
     trainer.train()
+    if trainer.is_fsdp_enabled:  # checkpoints are sharded; what is kept in the end is whole
+        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model()
     assert trainer.task_evaluation is not None
     if trainer.is_world_process_zero():

@@ -1,6 +1,6 @@
 """Trainings on two processes, sharded by FSDP2 and not: trains, resumes, writes what it got.
 
-With a second argument, one process dies in the middle of a scoring instead.
+With the name of a kind, one process dies in the middle of a scoring instead.
 """
 
 import os
@@ -29,22 +29,26 @@ def make(kind: str, folder: Path, *, sharded: bool = True, **more: Any) -> Any:
         wrap = "NO_WRAP" if kind == "seq2seq" else "TRANSFORMER_BASED_WRAP"
         spread |= fsdp.options(auto_wrap_policy=wrap, **more.pop("fsdp_config", {}))
     if kind == "grpo":
-        from integrations.trl.grpo import trainer as grpo
-        from integrations.trl.ranks import seldom
-
-        del spread["per_device_train_batch_size"]
-        replay: dict[str, Any] = {"pool": 5, "replay_batch": 3}
-        more = {"model": tiny.with_lora(tiny.qwen2()), "max_steps": 4, **more}
-        return grpo(folder, replay=replay, reward=seldom, processes=2, **(spread | more))
+        return make_grpo(folder, **(SAVING | spread | more))
     if kind == "seq2seq" and sharded:
         # accelerate puts only two of T5's tied embeddings into one unit, which torch 2.13 refuses:
         # a model that comes sharded is left as it is.
         more = {"model": fsdp.spread(tiny.t5(), T5Block), **more}
     if kind == "sft":
-        more = {"model": tiny.with_lora(tiny.qwen2()), "max_steps": 4, **more}
+        more = {"model": tiny.with_lora(tiny.qwen2()), **more}
     if kind == "causal":
-        more = {"gradient_accumulation_steps": 2, "optim": "sgd", **SAVING, **more}
-    return trainer(kind, folder, replay=REPLAY, **({"max_steps": 3} | spread | more))
+        more = {"gradient_accumulation_steps": 2, "optim": "sgd", **more}
+    return trainer(kind, folder, replay=REPLAY, **(SAVING | spread | more))
+
+
+def make_grpo(folder: Path, **options: Any) -> Any:
+    from integrations.trl.grpo import trainer as grpo
+    from integrations.trl.ranks import seldom
+
+    options = {"model": tiny.with_lora(tiny.qwen2()), **options}
+    options.pop("per_device_train_batch_size", None)  # GRPO has its own
+    replay = {"pool": 5, "replay_batch": 3}
+    return grpo(folder, replay=replay, reward=seldom, processes=2, **options)
 
 
 def run(kind: str, root: Path, name: str, resume: Path | None = None, **more: Any) -> None:
@@ -62,7 +66,7 @@ def watch_scoring(training: Any) -> list[bool]:
     """For every rescoring to come, whether all was as before: shards, gradients and optimizer."""
     seen: list[bool] = []
     session = training.replay
-    name = "_score" if hasattr(session, "_score") else "score"
+    name = scoring_of(training)
     score = getattr(session, name)
 
     def watched(*args: Any, **options: Any) -> Any:
@@ -79,25 +83,31 @@ def watch_scoring(training: Any) -> list[bool]:
     return seen
 
 
+def scoring_of(training: Any) -> str:
+    """The method that scores: that of GRPO is its own business."""
+    return "_score" if hasattr(training.replay, "_score") else "score"
+
+
 def state(training: Any) -> list[torch.Tensor]:
     with resharded(training.model):  # sampling may have left gathered parameters behind
         parameters = list(training.model.parameters())
     tensors = [*parameters, *(p.grad for p in parameters if p.grad is not None)]
-    for moments in training.optimizer.state.values():
+    for parameter, moments in training.optimizer.state.items():
+        tensors.append(parameter)  # of DeepSpeed: its part in full precision
         tensors += [value for value in moments.values() if isinstance(value, torch.Tensor)]
     return [part.clone() for part in local_parts(tensors)]
 
 
-def die_while_others_wait(root: Path) -> None:
-    training = make("causal", root / "dying")
-    score, rank = training.replay.score, training.args.process_index
+def die_while_others_wait(training: Any) -> None:
+    name = scoring_of(training)
+    score, rank = getattr(training.replay, name), training.args.process_index
 
     def dying(*args: Any, **options: Any) -> Any:
         if rank == 1 and training.state.global_step >= 2:
             os._exit(3)
         return score(*args, **options)
 
-    training.replay.score = dying
+    setattr(training.replay, name, dying)
     training.train()
 
 
@@ -106,13 +116,13 @@ def main() -> None:
     torch.set_num_threads(1)
     fsdp.allow_on_processors()
     if sys.argv[2:]:
-        die_while_others_wait(root)
+        die_while_others_wait(make(sys.argv[2], root / "dying"))
         return
     for kind in KINDS:  # these first: accelerate's plugin turns FSDP on for all that follow
         run(kind, root, f"{kind}-plain", sharded=False)
     for kind in KINDS:
         run(kind, root, f"{kind}-sharded")
-    run("causal", root, "causal-rest", resume=root / "causal-sharded" / "checkpoint-2")
+        run(kind, root, f"{kind}-rest", resume=root / f"{kind}-sharded" / "checkpoint-2")
     # bfloat16, and activations that are computed twice.
     run("sft", root, "sft-mixed", bf16=True, fsdp_config={"activation_checkpointing": True})
     leave()

@@ -9,7 +9,6 @@ from transformers import Qwen2ForSequenceClassification, Trainer
 from integrations.training import trainer
 from language import tiny
 from sphere_replay.integrations.transformers import ReplayArguments, SphereCallback
-from sphere_replay.integrations.transformers.callback import check_trainer
 
 
 @pytest.mark.parametrize(
@@ -39,12 +38,6 @@ def test_what_only_one_selection_reads_limits_no_other() -> None:
 def test_packing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="packing=True joins examples"):
         trainer("sft", tmp_path, packing=True, packing_strategy="wrapped")
-
-
-def test_deepspeed_is_refused() -> None:
-    arguments: Any = type("Arguments", (), {"deepspeed": "on"})()
-    with pytest.raises(ValueError, match="DeepSpeed keeps gradients and optimizer in its engine"):
-        check_trainer(arguments)
 
 
 @pytest.mark.parametrize("callback", [True, False])

@@ -94,6 +94,26 @@ def test_a_trainer_keeps_the_order_and_names_and_evaluates(tmp_path: Path) -> No
     assert mine.state.log_history[-2]["eval_backward_transfer"] == matrix.backward_transfer
 
 
+def test_a_metric_that_nobody_computes_is_a_warning(tmp_path: Path) -> None:
+    mine = training(tmp_path, sequence())
+    mine.task_evaluation.metric = "accuracy"
+    with pytest.warns(UserWarning, match=r"of warm gives no 'accuracy', only loss, .* task_metric"):
+        mine.train()
+
+
+def test_tensorboard_shows_the_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path))
+    mine = training(tmp_path, sequence(), report_to=["tensorboard"])
+    mine.train()
+    read = events.EventAccumulator(str(tmp_path)).Reload()
+    assert {"eval/forgetting", "eval/backward_transfer", "eval/warm_loss"} <= set(
+        read.Tags()["scalars"]
+    )
+    shown = [event.value for event in read.Scalars("eval/average")]
+    assert shown[-1] == pytest.approx(mine.task_evaluation.matrix.average)
+
+
 def test_a_plain_trainer_takes_stream_and_callback(tmp_path: Path) -> None:
     tasks, tracker = sequence(), Tracker()
     plain: dict[str, Any] = {"base": Trainer, "evaluation": tasks.evaluation}

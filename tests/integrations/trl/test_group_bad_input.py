@@ -102,7 +102,6 @@ def test_settings_that_do_not_fit(options: dict[str, Any], message: str, tmp_pat
     [
         ({"fp16": True}, "use bf16=True"),
         ({"use_liger_kernel": True}, "set use_liger_kernel=False"),
-        ({"deepspeed": "on"}, "DeepSpeed keeps gradients and optimizer in its engine"),
         ({"top_entropy_quantile": 0.5}, "ranks the tokens of all processes together"),
     ],
 )

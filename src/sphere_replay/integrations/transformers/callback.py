@@ -17,6 +17,7 @@ from sphere_replay.integrations.transformers.session import (
     ReplaySession,
     token_examples,
 )
+from sphere_replay.integrations.transformers.zero import refuse_zero
 from sphere_replay.language import (
     check_length,
     is_encoder_decoder,
@@ -86,6 +87,10 @@ class SphereCallback(TrainerCallback):
     ) -> None:
         """Watch the model's batches from here on."""
         check_trainer(args)
+        refuse_zero(
+            "SphereCallback",
+            "whose step is made before a callback hears of it: use a trainer of this package",
+        )
         model: nn.Module = kwargs["model"]
         if self.session is None:
             pad = getattr(kwargs["processing_class"], "pad_token_id", None)
@@ -163,12 +168,6 @@ def check_trainer(args: TrainingArguments) -> None:
                 f"{option}=True joins examples into one sequence, but replay stores and weighs "
                 f"each by itself: set {option}=False"
             )
-    if getattr(args, "deepspeed", None):
-        raise ValueError(
-            "DeepSpeed keeps gradients and optimizer in its engine, where replay cannot add to the "
-            "one or take a virtual step with the other: shard the model by FSDP2 "
-            "(fsdp=True, fsdp_config={'version': 2}), or train without replay"
-        )
 
 
 def check_sharding(args: TrainingArguments, model: nn.Module) -> None:
@@ -179,8 +178,6 @@ def check_sharding(args: TrainingArguments, model: nn.Module) -> None:
             "FSDP1 flattens parameters, so that replay cannot tell them apart: set "
             "fsdp_config={'version': 2} (fsdp_version: 2 in the configuration of accelerate)"
         )
-    if "DeepSpeedEngine" in names:
-        check_trainer(type("Arguments", (), {"deepspeed": True})())
     if not is_sharded(model):
         return
     if args.fp16:

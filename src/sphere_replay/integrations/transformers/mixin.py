@@ -25,6 +25,7 @@ from sphere_replay.integrations.transformers.session import (
 )
 from sphere_replay.integrations.transformers.task_evaluation import TaskEvaluation, keeps_order
 from sphere_replay.integrations.transformers.tasks import TASK_FIELD, adopt_tasks, disorder
+from sphere_replay.integrations.transformers.zero import at_update_end, check_zero
 from sphere_replay.language import Examples, Replayed
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class ReplayMixin(_Trainer):
         tasks, args, options = adopt_tasks(args, options, whole=False)
         super().__init__(*args, **options)
         check_trainer(self.args)
+        check_zero()
         if not isinstance(replay, ReplaySession):
             replay = ReplaySession(replay, self._bare_model(), self.replay_examples())
         self.replay = replay
@@ -101,10 +103,8 @@ class ReplayMixin(_Trainer):
         tasks = None if field is None else self._numbers(inputs.pop(field))
         # What the trainer makes of the inputs is its own: labels may be taken out of them.
         self.replay.keep(inputs, tasks)
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        if self.accelerator.sync_gradients:
-            self.replayed = self.replay.step(self._bare_model(), self.accelerator.scaler)
-        return loss
+        with at_update_end(self.accelerator, self._replay):
+            return super().training_step(model, inputs, num_items_in_batch)
 
     def get_train_dataloader(self) -> Any:
         """The training batches, with their tasks if a column has them."""
@@ -157,6 +157,9 @@ class ReplayMixin(_Trainer):
         # All names, each time: every process then numbers them alike, also after a resume.
         numbers = self.replay.numbered(self._task_names)
         return torch.tensor([numbers[self._task_names[int(place)]] for place in tasks])
+
+    def _replay(self) -> None:
+        self.replayed = self.replay.step(self._bare_model(), self.accelerator.scaler)
 
     def _bare_model(self) -> nn.Module:
         """Not the wrapper of distributed training: replay gathers gradients itself."""

@@ -1,5 +1,7 @@
 """A callback that has every task of a sequence evaluated after every task."""
 
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -102,6 +104,7 @@ class TaskEvaluation(TrainerCallback):
         if state.global_step not in self._steps:
             return
         now = [entry for entry in self._history if entry["step"] == state.global_step]
+        self._warn_of_unknown_metric(logs)
         missing = set(self.tasks.evaluation)
         for entry in now:
             missing -= {name for name in missing if evaluated(entry, name, self.metric) is not None}
@@ -109,6 +112,18 @@ class TaskEvaluation(TrainerCallback):
             added = {f"eval_{name}": value for name, value in self.matrix.summary().items()}
             logs.update(added)
             state.log_history[-1].update(added)
+
+    def _warn_of_unknown_metric(self, logs: Mapping[str, Any]) -> None:
+        for name in self.tasks.evaluation:
+            if f"eval_{name}_runtime" in logs and evaluated(logs, name, self.metric) is None:
+                known = [
+                    key.removeprefix(f"eval_{name}_") for key in logs if key.startswith("eval_")
+                ]
+                warnings.warn(
+                    f"the evaluation of {name} gives no {self.metric!r}, only {', '.join(known)}: "
+                    "the matrix of tasks stays empty; set task_metric to one of these",
+                    stacklevel=2,
+                )
 
 
 def keeps_order(args: TrainingArguments) -> bool:

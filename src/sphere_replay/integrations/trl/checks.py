@@ -6,6 +6,7 @@ from trl.data_utils import is_conversational
 
 from sphere_replay.errors import DataError
 from sphere_replay.integrations.transformers.callback import check_trainer
+from sphere_replay.integrations.transformers.zero import check_zero
 from sphere_replay.integrations.trl.problems import PROMPT, Problems
 
 
@@ -13,6 +14,7 @@ def check_settings(trainer: Any) -> None:
     """Refuse settings under which groups have no loss of their own, or no gradient to follow."""
     args = trainer.args
     check_trainer(args)
+    check_zero()
     if args.fp16:
         raise ValueError(
             "fp16=True keeps a scaled gradient, along which the virtual step would lead elsewhere: "

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sphere_replay.integrations.transformers.zero import whole_optimizer
 from sphere_replay.integrations.trl.groups import Group, SampledGroups, group_loss
 from sphere_replay.language import Ranks
 from sphere_replay.scoring import is_sharded, score_batches
@@ -48,7 +49,7 @@ def score_groups(
         Increments and losses, `[m]` each, the same on all processes.
     """
     mine, dummies = _share(ranks, places)
-    optimizer = _bare(trainer.optimizer)
+    optimizer = whole_optimizer(trainer.optimizer)
     if lr is None:
         lr = float(optimizer.param_groups[0]["lr"])
 
@@ -116,11 +117,3 @@ def _share(ranks: Ranks, places: Tensor) -> tuple[list[int], int]:
     owners = places % ranks.world  # as `Ranks.share` deals them out
     mine = (owners == ranks.rank).nonzero()[:, 0].tolist()
     return mine, int(torch.bincount(owners).max()) - len(mine)
-
-
-def _bare(optimizer: Any) -> torch.optim.Optimizer:
-    """Not accelerate's wrapper, whose step is for real updates only."""
-    while hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
-    assert isinstance(optimizer, torch.optim.Optimizer)
-    return optimizer

@@ -16,6 +16,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 
 from sphere_replay.errors import DataError
 from sphere_replay.integrations.transformers.mixin import ReplayMixin
+from sphere_replay.integrations.transformers.zero import refuse_zero
 from sphere_replay.integrations.trl.groups import books_aside
 from sphere_replay.language import Row, pad_rows
 from sphere_replay.language.rows import attended
@@ -39,6 +40,7 @@ class PairExamples:
 
     def check(self, model: nn.Module) -> None:
         """A model with a backbone, whole on every process."""
+        refuse_zero("replay of preferences", "which has not been tried: use torchrun alone")
         if is_sharded(model):
             raise ValueError(
                 "replay of preferences has not been tried on sharded models: train with plain data "

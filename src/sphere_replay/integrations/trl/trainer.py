@@ -19,6 +19,7 @@ from sphere_replay.integrations.transformers.bookkeeping import Bookkeeping
 from sphere_replay.integrations.transformers.callback import check_sharding
 from sphere_replay.integrations.transformers.task_evaluation import TaskEvaluation
 from sphere_replay.integrations.transformers.tasks import adopt_tasks
+from sphere_replay.integrations.transformers.zero import at_update_end
 from sphere_replay.integrations.trl.arguments import GroupReplayArguments
 from sphere_replay.integrations.trl.checks import check_prompts, check_settings
 from sphere_replay.integrations.trl.problems import Problems
@@ -82,9 +83,8 @@ class SphereGRPOTrainer(GRPOTrainer):
     ) -> Tensor:
         """A micro-batch; after the last one of an update, replay."""
         base: Any = super()  # its methods are untyped
-        loss: Tensor = base.training_step(model, inputs, num_items_in_batch)
-        if self.accelerator.sync_gradients:
-            self.replay.step()
+        with at_update_end(self.accelerator, self.replay.step):
+            loss: Tensor = base.training_step(model, inputs, num_items_in_batch)
         return loss
 
     @contextmanager
