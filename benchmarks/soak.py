@@ -12,6 +12,7 @@ Examples:
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -50,8 +51,11 @@ GROWTH = 1.05
 _FORKS = multiprocessing.get_context("forkserver")
 # What a run imports takes longer than the run: lives are forked from where it is loaded.
 _FORKS.set_forkserver_preload(
-    ["torch._dynamo", "sklearn.datasets", "transformers.models.t5", "transformers.models.qwen2"]
-    + ["sphere_replay.vision.job", "sphere_replay.instruct.job", "sphere_replay.coding.trainer"]
+    [
+        *("torch._dynamo", "sklearn.datasets"),
+        *("transformers.models.t5", "transformers.models.qwen2"),
+        *(f"sphere_replay.{name}" for name in ("vision.job", "instruct.job", "coding.trainer")),
+    ]
 )
 
 
@@ -85,8 +89,10 @@ def _deterministic(folder: Path) -> dict[str, object]:
     return {**files, "log.jsonl": log}
 
 
-def kill_runs(kind: str, kills: int, home: Path, dice: random.Random) -> dict[str, object]:
-    """Kill runs of a kind so many times; how many ended, and whether all did in the same bytes."""
+def kill_runs(
+    kind: str, kills: int, minutes: float, home: Path, dice: random.Random
+) -> dict[str, object]:
+    """Kill runs of a kind so many times, or for so long; whether all ended in the same bytes."""
     words = ["run", *RUNS[kind], "--checkpoint-every=1"]
     out = home / kind
     _start(["--version"], out).join()  # by then everything is imported
@@ -100,10 +106,10 @@ def kill_runs(kind: str, kills: int, home: Path, dice: random.Random) -> dict[st
     expected = _deterministic(folder)
     done = resumed = ended = different = 0
     _forget(folder)
-    while done < kills or folder.exists():
+    while (left := done < kills and time.monotonic() < started + 60 * minutes) or folder.exists():
         resumed += (folder / "checkpoint.json").exists()
         process = _start(words, out)
-        process.join(dice.uniform(0, seconds / LIVES) if done < kills else None)
+        process.join(dice.uniform(0, seconds / LIVES) if left else None)
         if process.exitcode is None:
             process.kill()
             process.join()
@@ -218,6 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     kinds = [*RUNS, "sweep", "memory"]
     parser.add_argument("--kills", type=int, default=100, help="of each kind of run")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of killing each kind")
     parser.add_argument("--runs", type=int, default=200, help="of the sweep")
     parser.add_argument("--steps", type=int, default=10_000, help="of the long process")
     parser.add_argument("--only", nargs="+", choices=kinds, default=kinds)
@@ -234,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             elif kind == "memory":
                 found = live_long(arguments.steps, home)
             else:
-                found = kill_runs(kind, arguments.kills, home, dice)
+                found = kill_runs(kind, arguments.kills, arguments.minutes, home, dice)
             seconds = round(time.monotonic() - started)
             print(json.dumps(found | {"seconds": seconds}), flush=True)
             wrong += int(str(found["different"]))
