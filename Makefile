@@ -59,7 +59,7 @@ types: $(VENV)/.ready
 
 fuzz: $(VENV)/.ready  ## Random allocations for ten minutes, then a thousand damaged files.
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz allocations --minutes 10
-	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz files --most 1000
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz files --most 1000 --minutes 60
 
 soak: $(VENV)/.ready  ## Kills at random, a hundred of each kind of run; killed workers; memory.
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak

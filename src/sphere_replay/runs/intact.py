@@ -59,9 +59,12 @@ def check_entry(entry: Any, where: object) -> None:
                 raise TypeError(f"{name} should be {kind.__name__}, not {_kind(entry[name])}")
         if not isinstance(entry.get("pair", 0), int | str):
             raise TypeError(f"pair should be a number or text, not {_kind(entry['pair'])}")
-        code = entry.get("code", {})
-        if not (isinstance(code, dict) and set(code) in (set(), {"version", "commit", "digest"})):
-            raise TypeError("code should be version, commit and digest")
+        if "code" in entry:
+            code = entry["code"]
+            if not (isinstance(code, dict) and set(code) == {"version", "commit", "digest"}):
+                raise TypeError("code should be version, commit and digest")
+            if not all(isinstance(part, str | None) for part in code.values()):
+                raise TypeError("version, commit and digest of the code should be texts")
     check_results(entry, where)
 
 
