@@ -145,15 +145,20 @@ def warn_of_others(made_by: Iterable["Code | None"]) -> None:
         print(f"sphere: {sentence}", file=sys.stderr)
 
 
+def add_path_option(parser: argparse.ArgumentParser, name: str, default: str, meaning: str) -> None:
+    """A folder, or a file if its default has a suffix."""
+    parser.add_argument(
+        name,
+        type=Path,
+        default=Path(default),
+        metavar="FILE" if Path(default).suffix else "DIR",
+        help=f"{meaning} (default: {default})",
+    )
+
+
 def add_place_options(parser: argparse.ArgumentParser) -> None:
     """Where runs are kept and data come from."""
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("runs"),
-        metavar="DIR",
-        help="where run folders are (default: runs)",
-    )
+    add_path_option(parser, "--out", "runs", "where run folders are")
     parser.add_argument(
         "--data",
         type=Path,

@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sphere_replay.cli.options import add_path_option
 from sphere_replay.errors import UsageError
 from sphere_replay.extras import require
 
@@ -24,9 +25,7 @@ COLUMN = "40%"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere demo`."""
-    parser.add_argument(
-        "--out", type=Path, default=Path("demo"), metavar="DIR", help="folder for pictures and runs"
-    )
+    add_path_option(parser, "--out", "demo", "folder for pictures and runs")
     parser.add_argument("--seeds", type=int, default=20, help="seeds of the comparison (20)")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time (default: 2)")
     parser.add_argument("--toy-only", action="store_true", help="leave the comparison out")

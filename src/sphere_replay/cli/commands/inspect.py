@@ -10,7 +10,7 @@ Examples:
 import argparse
 from pathlib import Path
 
-from sphere_replay.cli.options import warn_of_others
+from sphere_replay.cli.options import add_path_option, warn_of_others
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,13 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="recorded run folders, or their parent"
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("inspect.html"),
-        metavar="FILE",
-        help="the page (default: inspect.html)",
-    )
+    add_path_option(parser, "--out", "inspect.html", "the page")
     parser.add_argument("--no-open", action="store_true", help="write the page, open no browser")
 
 

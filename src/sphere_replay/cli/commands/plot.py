@@ -11,9 +11,9 @@ Examples:
 
 import argparse
 import shlex
-from pathlib import Path
 
 from sphere_replay.cli.options import (
+    add_path_option,
     add_table_options,
     table_from,
     table_words,
@@ -25,10 +25,8 @@ from sphere_replay.errors import UsageError, unknown
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere plot`."""
     add_table_options(parser)
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="run folders"
-    )
-    parser.add_argument("--out", type=Path, default=Path("plots"), metavar="DIR", help="pictures")
+    add_path_option(parser, "--runs", "runs", "run folders")
+    add_path_option(parser, "--out", "plots", "pictures")
     parser.add_argument("--column", metavar="NAME", help="one column (default: the table's last)")
     parser.add_argument("--seeds", type=int, help="at most this many seeds")
     parser.add_argument(

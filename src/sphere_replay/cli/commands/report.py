@@ -12,7 +12,12 @@ Examples:
 import argparse
 from pathlib import Path
 
-from sphere_replay.cli.options import add_edited_option, add_plugin_option, warn_of_others
+from sphere_replay.cli.options import (
+    add_edited_option,
+    add_path_option,
+    add_plugin_option,
+    warn_of_others,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,20 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="files of `sphere sweep --save`, run folders, folders of either, experiments' files",
     )
-    parser.add_argument(
-        "--runs",
-        type=Path,
-        default=Path("runs"),
-        metavar="DIR",
-        help="where the runs of an experiment's file are (default: runs)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("report.html"),
-        metavar="FILE",
-        help="the page (default: report.html)",
-    )
+    add_path_option(parser, "--runs", "runs", "where the runs of an experiment's file are")
+    add_path_option(parser, "--out", "report.html", "the page")
     add_edited_option(parser)
     parser.add_argument("--title", default="sphere-replay", help="the page's title")
     add_plugin_option(parser)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from sphere_replay.cli.options import (
     add_edited_option,
+    add_path_option,
     add_table_options,
     table_from,
     table_words,
@@ -39,13 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere table`."""
     add_table_options(parser)
     add_edited_option(parser)
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("results"),
-        metavar="DIR",
-        help="folder of saved results (default: results)",
-    )
+    add_path_option(parser, "--results", "results", "folder of saved results")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="read run folders instead")
     parser.add_argument("--seeds", type=int, help="with --runs: at most this many seeds")
     parser.add_argument("--costs", action="store_true", help="show passes per stream example too")
