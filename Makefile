@@ -7,12 +7,15 @@ EXTRAS := vision,instruct,coding,lightning,dev
 AVALANCHE := .venv-avalanche
 DEEPSPEED := .venv-deepspeed
 
-.PHONY: demo test test-avalanche test-deepspeed test-ray lint fuzz soak bench docs report tables pictures browser clean
+.PHONY: demo test tests test-avalanche test-deepspeed test-ray lint style types fuzz soak bench docs report tables pictures browser clean
 
 demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replayed?
 	$(BIN)/sphere demo --out demo
 
-test: lint  ## Everything CI checks.
+test: style  ## Everything CI checks; mypy beside the tests, which leave a core idle now and then.
+	$(MAKE) --no-print-directory --jobs=2 types tests
+
+tests: $(VENV)/.ready
 	# Small tensors: processes help, threads would only wait for each other.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
@@ -44,15 +47,19 @@ $(DEEPSPEED)/.ready: pyproject.toml constraints.txt
 		-c constraints.txt -e '.[deepspeed]' pytest
 	touch $@
 
-lint: $(VENV)/.ready
+lint: style types
+
+style: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
 
 fuzz: $(VENV)/.ready  ## Random allocations for ten minutes, then a thousand damaged files.
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz allocations --minutes 10
-	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz files --most 1000
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz files --most 1000 --minutes 60
 
 soak: $(VENV)/.ready  ## Kills at random, a hundred of each kind of run; killed workers; memory.
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak

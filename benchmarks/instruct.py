@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,11 +22,12 @@ from benchmarks.timing import milliseconds
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.encoding import PromptEncoder
 from sphere_replay.instruct.job import load_corpus
-from sphere_replay.instruct.learner import Learner
 from sphere_replay.instruct.models import load_base
 from sphere_replay.instruct.presets import resolve
+from sphere_replay.instruct.trainer import InstructTrainer
 from sphere_replay.language import (
     Row,
+    features_and_losses,
     is_encoder_decoder,
     pad_rows,
     padding_waste,
@@ -82,13 +84,13 @@ def measure(plan: Plan, progress: Progress) -> list[Cell]:
 
 
 class Bench:
-    """Two learners on the same stream, one with uniform replay and one with SPHERE."""
+    """Two models on the same stream, one with uniform replay and one with SPHERE."""
 
     def __init__(self, plan: Plan, home: Path) -> None:
         self._plan = plan
         config = plan.config
-        self._sphere, self._rows = learner_of(config, plan.data, home)
-        self._uniform, _ = learner_of(replace(config, select="uniform"), plan.data, home)
+        self._sphere, self._rows = trainer_of(config, plan.data, home)
+        self._uniform, _ = trainer_of(replace(config, select="uniform"), plan.data, home)
 
     def updates(self) -> list[Cell]:
         """SPHERE against uniform replay, and its parts."""
@@ -104,24 +106,24 @@ class Bench:
 
     def scoring(self) -> list[Cell]:
         """Scoring the pool against two forwards, and the share of padding in both."""
-        learner, replay = self._sphere, self._sphere.replay
+        model, replay = model_of(self._sphere), self._sphere.replay
         slots = torch.arange(min(self._plan.pool, len(replay.memory)))
         lengths = replay.memory.lengths(slots)
         parts = token_batches(lengths, replay.settings.token_budget)
-        batches = [_bare(learner.model, replay.memory.rows(slots[part])) for part in parts]
-        for parameter in learner.model.parameters():
+        batches = [_bare(model, replay.memory.rows(slots[part])) for part in parts]
+        for parameter in model.parameters():
             if parameter.requires_grad and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
         def forward_twice() -> None:
             with torch.no_grad():
                 for batch in (*batches, *batches):
-                    learner.model(**batch, use_cache=False)
+                    model(**batch, use_cache=False)
 
-        learner.model.eval()
+        model.eval()
         timing = self._plan.race(
             {
-                "scoring a pool": lambda: replay.score(learner.model, slots),
+                "scoring a pool": lambda: replay.score(model, slots),
                 "two forwards": forward_twice,
             }
         )
@@ -131,13 +133,22 @@ class Bench:
             {"figure": "padding", "against": "all tokens", "ratio": waste},
         ]
 
-    def _turns(self, learner: Learner) -> Callable[[], None]:
+    def _turns(self, trainer: InstructTrainer) -> Callable[[], None]:
         """A call that makes the next few updates; the memory is filled first."""
         batches = itertools.cycle(list(batches_of(self._rows, 16)))
-        steps = itertools.count()
+        model = model_of(trainer).train()
+        collate: Any = trainer.data_collator
+        optimizer: Any = trainer.optimizer
 
         def update() -> None:
-            learner.observe(next(batches), 0, next(steps))
+            # As the trainer makes them, which cannot be told to pause.
+            batch = collate(next(batches))
+            torch.autograd.backward(features_and_losses(model, batch)[1].mean())
+            trainer.replay.keep(batch)
+            trainer.replay.step(model)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), self._plan.config.clip)
+            optimizer.step()
+            optimizer.zero_grad()
 
         for _ in range(-(-self._plan.capacity // 16)):
             update()
@@ -149,14 +160,23 @@ class Bench:
         return turn
 
 
-def learner_of(config: InstructConfig, data: Path | None, home: Path) -> tuple[Learner, list[Row]]:
-    """A learner with nothing learned, and the rows of its first tasks in mixed order."""
+def trainer_of(
+    config: InstructConfig, data: Path | None, home: Path
+) -> tuple[InstructTrainer, list[Row]]:
+    """A trainer that has not begun, and the rows of its first tasks in mixed order."""
     corpus = load_corpus(config, data)
     base = load_base(config.model, corpus, home / "models", tiny=config.tiny)
     encoder = PromptEncoder.of(base, config.max_source)
     rows = [encoder.rows(task, task.train[:100]) for task in corpus.tasks.values()]
     # Task by task in turn, so that a short memory has the lengths of all tasks.
-    return Learner(config, base), list(itertools.chain.from_iterable(zip(*rows, strict=False)))
+    mixed = list(itertools.chain.from_iterable(zip(*rows, strict=False)))
+    return InstructTrainer(config, base, mixed, []), mixed
+
+
+def model_of(trainer: InstructTrainer) -> torch.nn.Module:
+    """What it trains; transformers lets it be None."""
+    assert trainer.model is not None
+    return trainer.model
 
 
 def batches_of(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:

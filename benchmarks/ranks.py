@@ -74,13 +74,13 @@ def main(path: Path) -> None:
 
 def _turn(config: InstructConfig, home: Path, updates: int, *, sharded: bool) -> Callable[[], None]:
     """A call that makes some updates, each process with its half of the batch."""
-    from benchmarks.instruct import learner_of  # which imports this module
+    from benchmarks.instruct import model_of, trainer_of  # which imports this module
 
-    learner, rows = learner_of(config, None, home)
+    trainer, rows = trainer_of(config, None, home)
     own = rows[dist.get_rank() :: dist.get_world_size()]
     size = config.batch // dist.get_world_size()
     places = itertools.cycle(range(0, len(own) - size + 1, size))
-    model, replay = learner.model, learner.replay
+    model, replay = model_of(trainer), trainer.replay
     if sharded:
         _spread(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr)

@@ -12,88 +12,131 @@ Examples:
 
 import argparse
 import json
+import math
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from sphere_replay.cli import main as sphere
 from sphere_replay.runs.folder import RunFolder
 from sphere_replay.runs.log import read_log
 
 RUNS: Mapping[str, Sequence[str]] = {
-    "vision": ("digits", "--host=er-ace", "--select=sphere", "--limit=600"),
-    "fit": ("digits", "--host=gdumb", "--limit=300"),
-    "instruct": ("instruct-tiny", "--host=er", "--select=sphere", "--limit=24"),
-    "coding": ("coding-micro", "--host=er", "--select=sphere", "--set=train=8", "--set=passes=1"),
+    "vision": ("digits", "--host=er-ace", "--select=sphere", "--limit=1200"),
+    "fit": ("digits", "--host=gdumb", "--limit=100", "--set=options.epochs=32"),
+    "instruct": (
+        *("instruct-tiny", "--host=er", "--select=sphere"),
+        *("--set=cap=64", "--set=tests_per_task=4", "--set=warm_up=30"),
+    ),
+    "coding": (
+        *("coding-micro", "--host=er", "--select=sphere", "--set=passes=1", "--set=capacity=32"),
+        *("--set=train=8", "--set=batch=4", "--set=generations=4", "--set=micro_batch=16"),
+        # Programs that a busy machine cuts off would differ from one time to the next.
+        *("--set=evaluation=4", "--set=pool=8", "--set=warm_up=60", "--set=wall=120"),
+    ),
 }
 """By kind: what `sphere run` is asked for, small enough to be killed a hundred times."""
+LIVES = 3
+"""Kills fall into the first of so many parts of the time that a whole run takes."""
 GROWTH = 1.05
 """Of the resident memory, from the first tenth of the steps to the end: at most."""
+_FORKS = multiprocessing.get_context("forkserver")
+# What a run imports takes longer than the run: lives are forked from where it is loaded.
+_FORKS.set_forkserver_preload(
+    [
+        *("torch._dynamo", "sklearn.datasets"),
+        *("transformers.models.t5", "transformers.models.qwen2"),
+        *(f"sphere_replay.{name}" for name in ("vision.job", "instruct.job", "coding.trainer")),
+    ]
+)
 
 
-def _start(words: Sequence[str], out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "sphere_replay", *words, "--quiet", f"--out={out}"]
-    # A session of its own, so that a kill takes along whatever a run has started.
-    with open(out.with_suffix(".err"), "wb") as said:
-        return subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
-        )
+def _start(words: Sequence[str], out: Path) -> BaseProcess:
+    process = _FORKS.Process(target=_live, args=([*words, "--quiet", f"--out={out}"], out))
+    process.start()
+    return process
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _live(words: list[str], out: Path) -> None:
+    """What `sphere` does, in a process of its own."""
+    for stream, target in ((1, Path(os.devnull)), (2, _said(out))):
+        os.dup2(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+    sys.exit(sphere(words))
+
+
+def _said(out: Path) -> Path:
+    return out.with_suffix(".err")
 
 
 def _problem(out: Path) -> str:
-    said = out.with_suffix(".err").read_text(errors="replace").strip().splitlines()
+    said = _said(out).read_text(errors="replace").strip().splitlines()
     return said[-1] if said else "nothing was said"
 
 
-def _deterministic(out: Path) -> dict[str, object]:
+def _deterministic(folder: Path) -> dict[str, object]:
     """What a run must end with, whatever happened to it."""
-    (folder,) = (path.parent for path in out.glob("*/results.json"))
     assert not RunFolder(folder).edited
     files = {name: (folder / name).read_bytes() for name in ("config.json", "results.json")}
     log = [line for line in read_log(folder / "log.jsonl", times=False) if "checkpoint" not in line]
     return {**files, "log.jsonl": log}
 
 
-def kill_runs(kind: str, kills: int, home: Path, dice: random.Random) -> dict[str, object]:
-    """Kill runs of a kind so many times; how many ended, and whether all did in the same bytes."""
-    words = ["run", *RUNS[kind], "--checkpoint-every=3"]
-    whole = home / f"{kind}-whole"
+def kill_runs(
+    kind: str, kills: int, minutes: float, home: Path, dice: random.Random
+) -> dict[str, object]:
+    """Kill runs of a kind so many times, or for so long; whether all ended in the same bytes."""
+    words = ["run", *RUNS[kind], "--checkpoint-every=1"]
+    out = home / kind
+    _start(["--version"], out).join()  # by then everything is imported
     started = time.monotonic()
-    if _start(words, whole).wait() != 0:
-        raise RuntimeError(f"{kind} fails without a kill: {_problem(whole)}")
+    process = _start(words, out)
+    process.join()
+    if process.exitcode != 0:
+        raise RuntimeError(f"{kind} fails without a kill: {_problem(out)}")
     seconds = time.monotonic() - started
-    expected = _deterministic(whole)
-    done = ended = different = 0
-    out = home / f"{kind}-killed"
-    while done < kills or any(out.glob("*/config.json")):
+    (folder,) = (path.parent for path in out.glob("*/results.json"))
+    expected = _deterministic(folder)
+    done = resumed = ended = different = 0
+    _forget(folder)
+    while (left := done < kills and time.monotonic() < started + 60 * minutes) or folder.exists():
+        resumed += (folder / "checkpoint.json").exists()
         process = _start(words, out)
-        try:
-            code = process.wait(timeout=dice.uniform(0, seconds) if done < kills else None)
-        except subprocess.TimeoutExpired:
-            _kill(process)
+        process.join(dice.uniform(0, seconds / LIVES) if left else None)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
             done += 1
             continue
-        if code != 0:
+        if process.exitcode != 0:
             raise RuntimeError(f"{kind} fails after {done} kills: {_problem(out)}")
         ended += 1
-        different += _deterministic(out) != expected
-        shutil.rmtree(out)
-    return {"kind": kind, "kills": done, "runs ended": ended, "different": different}
+        different += _deterministic(folder) != expected
+        _forget(folder)
+    return {
+        "kind": kind,
+        "kills": done,
+        "resumed": resumed,
+        "runs ended": ended,
+        "different": different,
+    }
+
+
+def _forget(folder: Path) -> None:
+    """Remove a run and what its programs came to, so that the next one computes it again."""
+    shutil.rmtree(folder)
+    shutil.rmtree(folder.parent / "verdicts", ignore_errors=True)
 
 
 def kill_workers(runs: int, home: Path, dice: random.Random) -> dict[str, object]:
-    """A sweep of so many tiny runs on two workers, of which one goes whenever a run ended."""
+    """A sweep of so many tiny runs on two workers, of which one goes every few seconds."""
     words = ["sweep", "digits", "--limit=40", "--set=capacity=20", f"--seeds={max(1, runs // 2)}"]
     words += ["--methods", "ER", "ER + SPHERE", "--columns", "40%", "--workers=2"]
     out = home / "sweep"
@@ -101,15 +144,15 @@ def kill_workers(runs: int, home: Path, dice: random.Random) -> dict[str, object
     while True:
         starts += 1
         process = _start(words, out)
-        while process.poll() is None:
-            time.sleep(dice.uniform(1, 8))
+        while process.exitcode is None:
+            process.join(dice.uniform(5, 20))
             ended = len(list(out.glob("*/results.json")))
             workers = list(_workers(process.pid))
             # Only after another run has ended: on a busy machine nothing would, otherwise.
-            if ended > before and workers and process.poll() is None:
+            if ended > before and workers:
                 os.kill(dice.choice(workers), signal.SIGKILL)
                 kills, before = kills + 1, ended
-        if process.returncode == 0:
+        if process.exitcode == 0:
             break
         if starts > 10 + runs:
             raise RuntimeError(f"the sweep does not end: {_problem(out)}")
@@ -125,7 +168,7 @@ def kill_workers(runs: int, home: Path, dice: random.Random) -> dict[str, object
     }
 
 
-def _workers(parent: int) -> Iterator[int]:
+def _workers(parent: int | None) -> Iterator[int]:
     """Processes that a sweep computes in, by their command lines."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -181,6 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     kinds = [*RUNS, "sweep", "memory"]
     parser.add_argument("--kills", type=int, default=100, help="of each kind of run")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of killing each kind")
     parser.add_argument("--runs", type=int, default=200, help="of the sweep")
     parser.add_argument("--steps", type=int, default=10_000, help="of the long process")
     parser.add_argument("--only", nargs="+", choices=kinds, default=kinds)
@@ -197,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             elif kind == "memory":
                 found = live_long(arguments.steps, home)
             else:
-                found = kill_runs(kind, arguments.kills, home, dice)
+                found = kill_runs(kind, arguments.kills, arguments.minutes, home, dice)
             seconds = round(time.monotonic() - started)
             print(json.dumps(found | {"seconds": seconds}), flush=True)
             wrong += int(str(found["different"]))

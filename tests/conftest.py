@@ -20,6 +20,14 @@ settings.register_profile(
 settings.load_profile("same examples, any time")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _shared_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What takes long to make, such as a policy, is made once for all workers of a session."""
+    base = tmp_path_factory.getbasetemp()
+    workers = "PYTEST_XDIST_WORKER" in os.environ
+    os.environ["SPHERE_TESTS_HOME"] = str((base.parent if workers else base) / "shared")
+
+
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     """The sandbox that a user gets without asking for anything; starting one takes its time."""

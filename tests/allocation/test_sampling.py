@@ -16,6 +16,7 @@ from sphere_replay.allocation.sampling import (
     inclusion_probabilities,
     sample,
 )
+from sphere_replay.allocation.urn import Urn
 from strategies import increments, sampling_weights
 from tensors import seeded, standard_error
 
@@ -262,6 +263,32 @@ class TestLargeMemories:
             found = draw(weights / weights.sum(), 4, Scheme.SUCCESSIVE, seeded(seed))
             assert len(set(found.tolist())) == 4
             assert {1, 3} <= set(found.tolist())
+
+    def test_an_urn_draws_by_its_weights_however_they_came_about(self) -> None:
+        weights = torch.rand(1000, generator=seeded(1))
+        changed = Urn(torch.zeros(700), 1000)
+        for places in torch.split(torch.randperm(1000, generator=seeded(2)), 90):
+            changed.put(places, torch.ones(len(places)))
+            changed.put(places, weights[places])
+        found = Urn(weights).draw(50_000, distinct=False, generator=seeded(3))
+        assert torch.equal(found, changed.draw(50_000, distinct=False, generator=seeded(3)))
+        expected = 50_000 * weights / weights.sum()
+        off = (found.bincount(minlength=1000) - expected) / expected.sqrt().clamp(min=1)
+        assert float(off.abs().max()) < 5
+        assert 0.8 < float(off.square().mean()) < 1.2
+
+    def test_what_has_no_weight_is_not_drawn_from_an_urn(self) -> None:
+        weights = torch.zeros(1000)
+        weights[[3, 500, 501]] = torch.tensor([1e-30, 1.0, 1e30])
+        found = Urn(weights).draw(20_000, distinct=False, generator=seeded())
+        assert set(found.tolist()) <= {3, 500, 501}
+        assert set(Urn(weights).draw(3, distinct=True, generator=seeded()).tolist()) == {
+            3,
+            500,
+            501,
+        }
+        nothing = Urn(torch.zeros(5), 1000).draw(5, distinct=True, generator=seeded())
+        assert sorted(nothing.tolist()) == [0, 1, 2, 3, 4]
 
     def test_uniform_distinct_numbers(self) -> None:
         found = torch.stack([draw_distinct(9, 3, seeded(seed)) for seed in range(3000)])

@@ -1,14 +1,22 @@
 """The benchmark of code generation: its parts are an update, and the allocation is little of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks import coding, harness
+from coding.brief import BRIEF, home
+from sphere_replay.coding.models import load_policy
 from told import Told
 
 
-def test_shares_of_an_update_add_up_and_the_allocation_is_small() -> None:
+def test_shares_of_an_update_add_up_and_the_allocation_is_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = home() / "models"
+    monkeypatch.setattr(coding, "load_policy", lambda config, _: load_policy(config, models))
     progress = Told()
-    quick = coding.BENCHMARK.quick
+    quick = replace(coding.BENCHMARK.quick, warm_up=BRIEF["warm_up"])
     report = harness.measure("coding", coding.BENCHMARK, quick, progress, quick=True)
     shares = {cell["figure"]: cell["share"] for cell in report.cells}
     assert tuple(shares) == coding.PARTS

@@ -8,6 +8,7 @@ import torch
 
 from benchmarks import harness
 from benchmarks.hollow import BENCHMARK, auc
+from coding.brief import BRIEF, home
 from told import Told
 
 
@@ -23,7 +24,7 @@ def test_auc_is_the_share_of_pairs_in_order() -> None:
 
 def test_every_signal_has_an_interval_and_nothing_is_chance() -> None:
     progress = Told()
-    plan = replace(BENCHMARK.quick, generations=2)
+    plan = replace(BENCHMARK.quick, generations=2, warm_up=BRIEF["warm_up"], out=home())
     report = harness.measure("hollow", BENCHMARK, plan, progress, quick=True)
     cells = {cell["figure"]: cell for cell in report.cells}
     assert cells["nothing"]["auc"]["mean"] == cells["nothing"]["within"]["mean"] == 0.5

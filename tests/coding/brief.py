@@ -1,7 +1,6 @@
 """The smallest runs that still learn, replay and are judged."""
 
-import tempfile
-from functools import cache
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,9 @@ BRIEF: dict[str, Any] = {
 }
 
 
-@cache
-def _folder() -> "tempfile.TemporaryDirectory[str]":
-    return tempfile.TemporaryDirectory()
-
-
 def home() -> Path:
     """Models and verdicts that the tests of a session share."""
-    return Path(_folder().name)
+    return Path(os.environ["SPHERE_TESTS_HOME"])
 
 
 def brief(select: str = "uniform", host: str = "er", **overrides: Any) -> CodingConfig:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from fuzz.blocks import BLOCK, KINDS, look_at_block
+from fuzz.blocks import BLOCK, KINDS, Block, look_at_block
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,20 +39,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{arguments.kind}: cases from {first} on, {arguments.workers} at a time", flush=True)
     started = time.time()
     work = partial(look_at_block, arguments.kind, started + 60 * arguments.minutes)
-    cases = checks = count = 0
+    blocks: list[Block] = []
     context = multiprocessing.get_context("spawn")
     with context.Pool(arguments.workers) as pool:
-        blocks = itertools.count(first, BLOCK)
-        waiting = [pool.apply_async(work, (next(blocks),)) for _ in range(2 * arguments.workers)]
+        numbers = itertools.count(first, BLOCK)
+        waiting = [pool.apply_async(work, (next(numbers),)) for _ in range(2 * arguments.workers)]
         while waiting:
-            done, made, findings = waiting.pop(0).get()
-            cases, checks, count = cases + done, checks + made, count + len(findings)
-            for finding in findings:
+            block = waiting.pop(0).get()
+            blocks.append(block)
+            for finding in block.findings:
                 print(finding, flush=True)
-            if done == BLOCK and checks < arguments.most:
-                waiting.append(pool.apply_async(work, (next(blocks),)))
-    seconds = time.time() - started
-    print(f"{cases} cases, {checks} checks in {seconds:.0f} s: {count} findings")
+            if block.cases == BLOCK and sum(block.checks for block in blocks) < arguments.most:
+                waiting.append(pool.apply_async(work, (next(numbers),)))
+    cases, checks = sum(block.cases for block in blocks), sum(block.checks for block in blocks)
+    count = sum(len(block.findings) for block in blocks)
+    busy = sum(block.seconds for block in blocks)
+    print(
+        f"{cases} cases, {checks} checks in {time.time() - started:.0f} s "
+        f"({1000 * busy / max(1, checks):.1f} ms of processor time each): {count} findings"
+    )
     return int(count > 0)
 
 

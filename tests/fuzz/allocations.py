@@ -7,18 +7,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fuzz.cases import SHUFFLING, Case, make_case
+from fuzz.cases import MATCHING, SHUFFLING, Case, make_case
 from fuzz.found import Found
 from sphere_replay import allocate
 from sphere_replay.allocation import Allocation
-from sphere_replay.allocation.controls import Control
 from sphere_replay.geometry import Geometry, PermutedGeometry, build_geometry
 from sphere_replay.geometry.build import DenseGeometry, Kind, TiledGeometry
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 """Of probabilities that should be equal, where the problem is well conditioned."""
 SUM_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
-MATCHING = (Control.CONSENSUS, Control.MATCHED_MIR)
 _VECTORS = ("weights", "probabilities", "consensus", "support", "target", "sensitivity")
 _AMPLIFIED = 30.0
 """How much more than nudged numbers another order of sums may change."""

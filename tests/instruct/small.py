@@ -1,9 +1,11 @@
 """A small corpus and models of real architectures that fit it."""
 
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.errors import Interrupted
 from sphere_replay.extras import require
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.generated import generated_corpus
@@ -12,6 +14,7 @@ from sphere_replay.instruct.tasks import Corpus
 from sphere_replay.instruct.tiny import TinySpec, build_t5, corpus_tokenizer
 from sphere_replay.language.models import BaseModel
 from sphere_replay.randomness import generator_for, globally_seeded
+from sphere_replay.runs.job import LoopingJob
 
 SPEC = TinySpec(width=16, feed_forward=32, heads=2, steps=2, batch=4)
 BRIEF: dict[str, Any] = {
@@ -66,3 +69,17 @@ def save(base: BaseModel, folder: Path) -> Path:
     base.model.save_pretrained(folder)
     base.tokenizer.save_pretrained(folder)
     return folder
+
+
+def train(job: LoopingJob, first: int = 0, end: int | None = None) -> list[Any]:
+    """Take the steps of a job from one on, up to another; what each has for the log."""
+    records: list[Any] = []
+
+    def after(record: object, seconds: object = None) -> None:
+        records.append(record)
+        if first + len(records) == end:
+            raise Interrupted("enough")
+
+    with suppress(Interrupted):
+        job.run(first, after)
+    return records

@@ -3,19 +3,19 @@
 import json
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from instruct.small import brief, corpus, llama, save, t5
+from instruct.small import brief, corpus, llama, save, t5, train
 from sphere_replay.errors import DivergenceError
 from sphere_replay.instruct import job as job_module
 from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.job import InstructJob, make_job
 from sphere_replay.instruct.presets import resolve
 from sphere_replay.language.models import BaseModel
-from sphere_replay.runs.job import SteppedJob
 from sphere_replay.runs.metrics import measure
 from sphere_replay.runs.recording import FOLDER, read_recording
 from sphere_replay.runs.records import TaskMatrix
@@ -33,14 +33,13 @@ RUNS: list[tuple[str, Callable[[], BaseModel], dict[str, Any]]] = [
 ]
 
 
-def job_of(config: InstructConfig, build: Callable[[], BaseModel] = t5) -> SteppedJob:
+def job_of(config: InstructConfig, build: Callable[[], BaseModel] = t5) -> InstructJob:
     return InstructJob(config, corpus(), build())
 
 
-def run(config: InstructConfig, build: Callable[[], BaseModel] = t5) -> SteppedJob:
+def run(config: InstructConfig, build: Callable[[], BaseModel] = t5) -> InstructJob:
     job = job_of(config, build)
-    for step in range(len(job)):
-        job.advance(step)
+    train(job)
     return job
 
 
@@ -54,16 +53,16 @@ def test_interrupted_anywhere_a_run_ends_with_the_same_bits(
     monkeypatch.setattr(job_module, "LOG_EVERY", 1)
     config = brief(select, **overrides)
     whole = job_of(config, build)
-    records = [whole.advance(step) for step in range(len(whole))]
-    assert len(whole) == 9
-    stops = set(random.Random(select).sample(range(len(whole)), 3))
+    records = train(whole)
+    assert len(records) == len(whole) == 9
+    stops = sorted(random.Random(select).sample(range(1, len(whole)), 3))
     job = job_of(config, build)
-    for step in range(len(whole)):
-        if step in stops:
-            written = spelled(job.state_dict())
-            job = job_of(config, build)
-            job.load_state_dict(read(written))
-        assert job.advance(step) == records[step]
+    for first, end in pairwise([0, *stops, len(whole)]):
+        assert train(job, first, end) == records[first:end]
+        written = spelled(job.state_dict())
+        job = job_of(config, build)
+        job.load_state_dict(read(written))
+    assert train(job, len(whole)) == []
     assert job.results() == whole.results()
     assert spelled(job.state_dict()) == spelled(whole.state_dict())
     assert job.checksums == whole.checksums
@@ -130,11 +129,8 @@ def test_a_log_line_tells_losses_mass_quantiles_and_shares(
 ) -> None:
     monkeypatch.setattr(job_module, "LOG_EVERY", 1)
     job = job_of(brief("sphere", rank=2))
-    records = [job.advance(step) for step in range(len(job))]
-    assert records[0] is not None
-    assert records[0]["replay_loss"] is None
-    last = records[-1]
-    assert last is not None
+    first, *_, last = train(job)
+    assert first["replay_loss"] is None
     assert last["loss"] > 0
     assert last["replay_loss"] > 0
     assert last["replay"].keys() >= {"mass", "ess", "increment_p5", "increment_p95"}
@@ -152,8 +148,7 @@ def test_a_recorded_run_is_the_same_run_and_shows_its_texts(
     plain = run(config, build)
     recorded = InstructJob(config, corpus(), build())
     recorded.record(tmp_path / FOLDER, 3)
-    for step in range(len(recorded)):
-        recorded.advance(step)
+    train(recorded)
     assert recorded.results() == plain.results()
     assert spelled(recorded.state_dict()) == spelled(plain.state_dict())
     moments = read_recording(tmp_path)
@@ -177,8 +172,7 @@ def test_a_folder_is_as_good_a_model_as_any(tmp_path: Path) -> None:
     folder = save(t5(), tmp_path / "t5")
     config = brief("sphere", model=str(folder), rank=8, order="topic", cap=20)
     job = make_job(config, None, tmp_path)
-    for step in range(len(job)):
-        job.advance(step)
+    train(job)
     parameters = job.state_dict()["learner"]["parameters"]
     assert all("lora_" in name for name in parameters)
     assert any(value.abs().max() > 0 for name, value in parameters.items() if "lora_B" in name)
@@ -198,8 +192,7 @@ def test_a_tiny_model_learns_and_replay_saves_what_sequence_forgets(tmp_path: Pa
             warm_up=300,
         )
         job = make_job(config, None, tmp_path)
-        for step in range(len(job)):
-            job.advance(step)
+        train(job)
         values = job.results()["accuracy"]["values"]
         learned[host] = [values[task][task] for task in range(3)]
         final[host] = sum(values[-1]) / 3

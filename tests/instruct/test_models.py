@@ -1,7 +1,6 @@
-"""Models: adapters where the paper puts them, a cache that two processes share."""
+"""Models: adapters where the paper puts them, and a tiny one that is built once."""
 
 import math
-import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from sphere_replay.instruct.tiny import (
 )
 from sphere_replay.language.models import BaseModel, trainable, with_adapters
 from sphere_replay.randomness import generator_for
-from sphere_replay.storage.files import cached_folder
 from sphere_replay.storage.trees import fingerprint
 
 
@@ -157,39 +155,6 @@ def test_headings_are_single_tokens() -> None:
     (ids,) = encoder.prompts(task, ["otter"])
     assert tokenizer().convert_ids_to_tokens(int(ids[0])) == task.head
     assert len(ids) <= 5
-
-
-def _build_slowly(home: Path, queue: "multiprocessing.Queue[str]") -> None:
-    def build(folder: Path) -> None:
-        with open(home / "built", "a") as record:
-            record.write("x")
-        (folder / "content").write_text("whole")
-
-    queue.put(str(cached_folder(home, "entry", {"a": 1}, build)))
-
-
-def test_two_processes_that_start_at_once_build_once(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    workers = [context.Process(target=_build_slowly, args=(tmp_path, queue)) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    folders = {queue.get(timeout=60) for _ in workers}
-    for worker in workers:
-        worker.join()
-    assert len(folders) == 1
-    assert (tmp_path / "built").read_text() == "x"
-    assert (Path(folders.pop()) / "content").read_text() == "whole"
-
-
-def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def fail(folder: Path) -> None:
-        (folder / "half").write_text("")
-        raise RuntimeError("disk full")
-
-    with pytest.raises(RuntimeError, match="disk full"):
-        cached_folder(tmp_path, "entry", {}, fail)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize("build", [t5, llama])

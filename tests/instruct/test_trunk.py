@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from instruct.small import brief, corpus, llama, t5
+from instruct.small import brief, corpus, llama, t5, train
 from sphere_replay.errors import DataError
 from sphere_replay.instruct.encoding import PromptEncoder
 from sphere_replay.instruct.evaluation import measure_accuracy
@@ -105,8 +105,7 @@ def _loss(base: BaseModel, encoder: PromptEncoder, prompt: torch.Tensor, label: 
 def test_a_run_with_a_trunk_shows_texts_and_averages_its_tail() -> None:
     config = brief("sphere", rank=2, answer_tokens=1, trained_blocks=1, tail=1, cap=64)
     job = InstructJob(config, corpus(), llama())
-    for step in range(len(job)):
-        job.advance(step)
+    train(job)
     results = job.results()["accuracy"]
     assert len(results["tail"]) == len(results["likely_tail"]) == 1
     assert results["tail"][0] == pytest.approx(sum(results["values"][-1]) / 3)

@@ -62,12 +62,12 @@ def qwen2(seed: int = 0, dropout: float = 0.0, positions: int = 64) -> Qwen2ForC
         attention_dropout=dropout,
     )
     with globally_seeded(generator_for(seed, "initialization")):
-        return Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]  # the library's
+        return Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call, unused-ignore]  # typed since transformers 5.23
 
 
 def llama(seed: int = 0) -> LlamaForCausalLM:
     with globally_seeded(generator_for(seed, "initialization")):
-        return LlamaForCausalLM(LlamaConfig(**_DECODER))  # type: ignore[no-untyped-call]  # the library's
+        return LlamaForCausalLM(LlamaConfig(**_DECODER))  # type: ignore[no-untyped-call, unused-ignore]  # typed since transformers 5.23
 
 
 def with_lora(model: Any) -> Any:
@@ -107,7 +107,7 @@ def language_replay(
     *, encoder_decoder: bool = False, capacity: int = 32, seed: int = 0, **options: Any
 ) -> LanguageReplay:
     memory = TokenMemory(capacity, generator=generator_for(seed, "admission"))
-    ranks, recipe = options.pop("ranks", None), options.pop("recipe", None)
+    ranks = options.pop("ranks", None)
     settings = LanguageReplaySettings(
         **{"every": 2, "pool": 16, "capacity": capacity, "replay_batch": 1, **options}
     )
@@ -116,7 +116,6 @@ def language_replay(
         memory,
         settings,
         generator=generator_for(seed, "replay"),
-        recipe=recipe,
         examples=TokenExamples(PAD, encoder_decoder),
         ranks=ranks,
     )

@@ -219,3 +219,18 @@ def test_changes_from_the_beginning_are_the_whole_memory() -> None:
     memory.add(x=random(9, 2))
     empty.apply_changes(memory.changes(start))
     assert spelled(empty.state_dict()) == spelled(memory.state_dict())
+
+
+def test_writes_since_a_mark_are_found_in_any_part_of_a_memory() -> None:
+    memory = Memory(1000, generator=seeded())
+    memory.add(x=torch.zeros(700))
+    start = memory.mark
+    memory.update(torch.tensor([690, 5, 260]), x=torch.ones(3))
+    assert memory.written(start).tolist() == [5, 260, 690]
+    middle = memory.mark
+    assert memory.written(middle).tolist() == []
+    memory.add(x=torch.ones(200))
+    assert memory.written(middle).tolist() == list(range(700, 900))
+    memory.load_state_dict(memory.state_dict())
+    assert memory.written(memory.mark).tolist() == []
+    assert memory.written(middle).tolist() == list(range(900))

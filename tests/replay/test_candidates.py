@@ -18,6 +18,13 @@ from sphere_replay.replay import (
 )
 
 
+@pytest.fixture(autouse=True, params=["small", "large"])
+def _size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large memories keep their weights in an urn from draw to draw, and must not differ."""
+    if request.param == "large":
+        monkeypatch.setattr("sphere_replay.replay.engine.LARGE", 2)
+
+
 def test_only_candidates_are_drawn_until_the_next_scoring() -> None:
     replay = Engine(filled(20), Given(), generator=generator(), every=5, pool=4)
     scorer = Scorer(torch.linspace(0.1, 1.0, 20))

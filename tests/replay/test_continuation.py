@@ -59,8 +59,12 @@ def test_equal_seeds_draw_alike_and_others_differ(options: dict[str, Any]) -> No
     assert first != other
 
 
+@pytest.mark.parametrize("large", [1 << 16, 2])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_saved_engine_continues_bit_for_bit_from_any_step(options: dict[str, Any]) -> None:
+def test_a_saved_engine_continues_bit_for_bit_from_any_step(
+    options: dict[str, Any], large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sphere_replay.replay.engine.LARGE", large)
     whole = history(*fresh(3, options), range(12))
     for stop in range(13):
         replay, memory = fresh(3, options)

@@ -126,3 +126,14 @@ class TestEdited:
             ValueError, match=r"x\.json, run 1 is damaged: accuracy = .* in \[-1, 1\]"
         ):
             load_collection(path)
+
+    @pytest.mark.parametrize(
+        "code", [{}, "1.0", {"version": [], "commit": None, "digest": "x"}], ids=str
+    )
+    def test_code_that_nothing_can_be_made_of_is_named(self, tmp_path: Path, code: Any) -> None:
+        path = tmp_path / "x.json"
+        entries = [entry | {"code": code} for entry in runs("20%", 0)]
+        content = {"table": "digits", "command": "", "protocol": {}, "runs": entries}
+        path.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"x\.json, run 1 is damaged: .*version, commit and"):
+            load_collection(path)

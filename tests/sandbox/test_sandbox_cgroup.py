@@ -1,12 +1,15 @@
 """Control groups: found where they are handed on, limited run by run, absent where not allowed."""
 
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sphere_replay.sandbox import Limits
 from sphere_replay.sandbox.cgroup import ControlGroup
+from sphere_replay.sandbox.sandbox import tried
 
 
 @pytest.fixture
@@ -20,6 +23,18 @@ def tree(tmp_path: Path) -> tuple[Path, Path]:
     (root / "user" / "app" / "cgroup.subtree_control").write_text("cpu")
     own.write_text("4:memory:/old\n0::/user/app/leaf\n")
     return root, own
+
+
+@pytest.fixture
+def real() -> Iterator[ControlGroup]:
+    """A group of this machine's kernel, that allows 64 MiB and ten processes."""
+    group = ControlGroup.make()
+    if group is None:
+        pytest.skip("no control group of version 2 may be made here")
+    group.limit(Limits(memory=1 << 26, processes=4))
+    yield group
+    group.close()
+    assert not group.folder.exists()
 
 
 def made(tree: tuple[Path, Path]) -> tuple[ControlGroup, Path]:
@@ -73,3 +88,44 @@ def test_it_is_removed(tree: tuple[Path, Path]) -> None:
     group, folder = made(tree)
     group.close()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "code", "kills"), [(1 << 25, 0, 0), (1 << 27, -9, 1)], ids=["below", "beyond"]
+)
+def test_the_kernel_kills_who_needs_more(
+    real: ControlGroup, size: int, code: int, kills: int
+) -> None:
+    program = (
+        f"import mmap\nm = mmap.mmap(-1, {size})\nwhile m.tell() < {size}: m.write(bytes(4096))"
+    )
+    assert subprocess.run(real.joined([sys.executable, "-c", program])).returncode == code
+    assert real.kills() == kills
+
+
+def test_the_kernel_counts_processes(real: ControlGroup) -> None:
+    program = (
+        "import os, time\n"
+        "for made in range(20):\n"
+        "    try:\n"
+        "        os.fork() or (time.sleep(5), os._exit(0))\n"
+        "    except BlockingIOError:\n"
+        "        break\n"
+        "print(made)"
+    )
+    ended = subprocess.run(
+        real.joined([sys.executable, "-c", program]), capture_output=True, text=True
+    )
+    assert ended.stdout == "9\n"
+
+
+def test_a_worker_says_that_it_lives_in_one(real: ControlGroup, isolation: str) -> None:
+    worker = tried(isolation)
+    try:
+        assert "control group" in worker.memory
+        hungry = b"import os, time\nos.fork()\nheld = b'x' * (48 << 20)\ntime.sleep(5)\n"
+        tests = "import solution\n\ndef test_nothing():\n    pass\n"
+        answer = worker.ask(hungry, tests, None, Limits(memory=1 << 26))
+        assert answer["ending"] == "memory"
+    finally:
+        worker.close()

@@ -110,7 +110,7 @@ def test_training_is_in_bfloat16_and_what_leaves_the_network_is_not() -> None:
 
 @pytest.mark.parametrize("host", ["der-pp", "xder"])
 def test_logits_are_stored_in_full_precision_that_bfloat16_does_not_have(host: str) -> None:
-    job = run(config(host, "sphere", autocast=True), steps=10)
+    job = run(config(host, "sphere", autocast=True), steps=4)
     logits = job.state_dict()["host"]["memory"]["fields"]["logits"]
     assert logits.dtype == torch.float32
     assert not torch.equal(logits, logits.bfloat16().float())
@@ -165,12 +165,12 @@ def flat(state: dict[str, Tensor]) -> Tensor:
 
 
 def test_a_run_with_all_choices_resumes_bit_for_bit() -> None:
-    chosen = config("er-ace", "sphere", autocast=True, channels_last=True)
+    chosen = config("er-ace", "sphere", autocast=True, channels_last=True, limit=80)
     whole = VisionJob(chosen, DATA)
     job = VisionJob(chosen, DATA)
     for step in range(len(whole)):
         assert job.advance(step) == whole.advance(step)
-        if step in (3, 9):
+        if step in (3, 7):
             tensors, skeleton = flatten(job.state_dict())
             job = VisionJob(chosen, DATA)
             job.load_state_dict(unflatten(from_bytes(to_bytes(tensors)), skeleton))

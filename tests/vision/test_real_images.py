@@ -1,4 +1,7 @@
-"""Checks on the real datasets; they run where `SPHERE_DATA` names a folder that has them."""
+"""Checks on the real datasets; they run where `SPHERE_DATA` names a folder that has them.
+
+They read what runs on this machine read: images are decoded once, into the cache of all.
+"""
 
 import os
 from pathlib import Path
@@ -12,29 +15,24 @@ FOLDER = os.environ.get("SPHERE_DATA")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="SPHERE_DATA is not set")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("decoded")
-
-
-def load(name: str, cache: Path) -> ImageData:
+def load(name: str) -> ImageData:
     assert FOLDER is not None
     if not (Path(FOLDER) / name).is_dir():
         pytest.skip(f"{name} is not in SPHERE_DATA")
-    return load_images(name, FOLDER, cache=cache)
+    return load_images(name, FOLDER)
 
 
-def test_mnist_is_complete(cache: Path) -> None:
-    data = load("mnist", cache)
+def test_mnist_is_complete() -> None:
+    data = load("mnist")
     assert data.train_images.shape == (60_000, 1, 28, 28)
     assert data.test_images.shape == (10_000, 1, 28, 28)
     assert data.train_labels.bincount().tolist()[:3] == [5923, 6742, 5958]
     assert float(data.train_images.double().mean()) / 255 == pytest.approx(0.1307, abs=1e-4)
-    assert load("mnist", cache).checksum == data.checksum
+    assert load("mnist").checksum == data.checksum
 
 
-def test_cifar10_is_complete_and_in_color(cache: Path) -> None:
-    data = load("cifar10", cache)
+def test_cifar10_is_complete_and_in_color() -> None:
+    data = load("cifar10")
     assert data.train_images.shape == (50_000, 3, 32, 32)
     assert data.test_labels.bincount().tolist() == [1000] * 10
     means = data.train_images.double().mean(dim=(0, 2, 3)) / 255

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sphere_replay.allocation.urn import Urn, draw_of_all, first_of_each
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
 from sphere_replay.validation import Choice
 
 LARGE = 1 << 16
-"""Memories beyond which draws search a cumulated sum: shuffles and heaps of all take too long."""
+"""Memories beyond which draws search cumulated sums: shuffles and heaps of all take too long."""
 
 _SPARE = 16
-_ATTEMPTS = 8
 
 
 class Scheme(Choice):
@@ -62,58 +62,18 @@ def draw(
         inclusion = inclusion_probabilities(probabilities, count)
         return _draw_systematic(inclusion, count, generator)
     if len(probabilities) > LARGE:
-        found = _draw_by_search(probabilities, count, distinct, generator)
-        if len(found) == count:
-            return found
-    likely = count if not distinct else min(count, int((probabilities > 0).sum()))
-    indices = torch.multinomial(probabilities, likely, not distinct, generator=generator)
-    if likely == count:
-        return indices
-    unlikely = (probabilities == 0).to(probabilities.dtype)
-    filling = torch.multinomial(unlikely, count - likely, generator=generator)
-    return torch.cat([indices, filling])
+        return Urn(probabilities).draw(count, distinct=distinct, generator=generator)
+    return draw_of_all(probabilities, count, distinct=distinct, generator=generator)
 
 
 def draw_distinct(size: int, count: int, generator: torch.Generator | None = None) -> Tensor:
     """`count` distinct numbers below `size`, uniformly and in random order; all if few."""
     if size > LARGE and 2 * count < size:
         found = torch.randint(size, (2 * count + _SPARE,), generator=generator)
-        found = _first_of_each(found)[:count]
+        found = first_of_each(found)[:count]
         if len(found) == count:
             return found
     return torch.randperm(size, generator=generator)[:count]
-
-
-def _draw_by_search(
-    probabilities: Tensor, count: int, distinct: bool, generator: torch.Generator | None
-) -> Tensor:
-    """Draws from p; for distinct ones those that were drawn before are passed over.
-
-    That is drawing from what is left of p. Fewer than `count` where p has too few likely memories.
-    """
-    cumulated = probabilities.to(accumulation_dtype(probabilities.device)).cumsum(0)
-    found = torch.empty(0, dtype=torch.int64, device=cumulated.device)
-    for _ in range(_ATTEMPTS if distinct else 1):
-        wanted = (count, 2 * count + _SPARE)[distinct]
-        points = torch.rand(
-            wanted, generator=generator, dtype=cumulated.dtype, device=cumulated.device
-        )
-        drawn = torch.searchsorted(cumulated, points * cumulated[-1], right=True)
-        found = torch.cat([found, drawn.clamp_(max=len(probabilities) - 1)])
-        if not distinct:
-            return found
-        found = _first_of_each(found)
-        if len(found) >= count:
-            break
-    return found[:count]
-
-
-def _first_of_each(values: Tensor) -> Tensor:
-    """Without repetitions, in the order of first appearance."""
-    distinct, belongs = torch.unique(values, return_inverse=True)
-    order = torch.arange(len(values), device=values.device)
-    first = order.new_full((len(distinct),), len(values)).scatter_reduce_(0, belongs, order, "amin")
-    return values[first.sort().values]
 
 
 def inclusion_probabilities(weights: Tensor, count: int) -> Tensor:

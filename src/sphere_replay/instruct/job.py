@@ -16,16 +16,25 @@ from sphere_replay.instruct.config import InstructConfig
 from sphere_replay.instruct.encoding import PromptEncoder
 from sphere_replay.instruct.evaluation import Accuracy, measure_accuracy
 from sphere_replay.instruct.generated import generated_corpus
-from sphere_replay.instruct.learner import Learner, Update
 from sphere_replay.instruct.models import load_base
 from sphere_replay.instruct.stream import build_stream, chosen
 from sphere_replay.instruct.tasks import ORDERS, Corpus, Example, Task
+from sphere_replay.instruct.trainer import InstructTrainer
 from sphere_replay.instruct.trunk import cut_trunk
 from sphere_replay.instruct.words import normalize
+from sphere_replay.language.memory import TASK
 from sphere_replay.language.models import BaseModel
 from sphere_replay.language.rows import IGNORED, Row
-from sphere_replay.runs.job import ReplayTally, diverged, ends_of_tasks, in_last_quarter, ratio
+from sphere_replay.runs.job import (
+    AfterStep,
+    ReplayTally,
+    diverged,
+    ends_of_tasks,
+    in_last_quarter,
+    ratio,
+)
 from sphere_replay.runs.recording import Recorder, Shown, moments_of
+from sphere_replay.scoring import NonFiniteError
 from sphere_replay.storage.trees import fingerprint
 
 LOG_EVERY = 20
@@ -49,6 +58,8 @@ class InstructJob:
         trunks: Where the states of a frozen trunk are kept; None: nowhere.
         progress: Show a bar while it reads.
     """
+
+    checkpoint_every = 500
 
     def __init__(
         self,
@@ -99,14 +110,16 @@ class InstructJob:
                 [[numbers[tuple(text.tolist())] for text in task] for task in texts]
                 for texts in (train, self._prompts)
             )
-        self._rows = [
-            [encode.row(prompt, item.label) for prompt, item in zip(of, part.train, strict=True)]
-            for of, part in zip(train, parts, strict=True)
+        rows = [
+            {**encode.row(prompt, item.label), TASK: torch.tensor([task])}
+            for task, (prompts, part) in enumerate(zip(train, parts, strict=True))
+            for prompt, item in zip(prompts, part.train, strict=True)
         ]
-        self._learner = Learner(config, base)
-        self._schedule = list(self.stream.batches(config.batch))
-        self._ends = ends_of_tasks([task for task, _ in self._schedule])
-        last = range(self._ends[-2] if len(self._ends) > 1 else 0, len(self._schedule))
+        updates = list(self.stream.batches(config.batch))
+        self._tasks = [task for task, _ in updates]
+        self._trainer = InstructTrainer(config, base, rows, [list(places) for _, places in updates])
+        self._ends = ends_of_tasks(self._tasks)
+        last = range(self._ends[-2] if len(self._ends) > 1 else 0, len(self))
         self._tail_steps = in_last_quarter(last, config.tail)
         self._accuracy: list[list[float]] = []
         self._tail: list[Accuracy] = []
@@ -115,7 +128,7 @@ class InstructJob:
 
     def __len__(self) -> int:
         """Updates of the run."""
-        return len(self._schedule)
+        return len(self._tasks)
 
     @property
     def checksums(self) -> dict[str, str]:
@@ -129,28 +142,20 @@ class InstructJob:
             return "no accuracy yet"
         return f"accuracy {100 * self._mean_accuracy():.1f}%"
 
-    def advance(self, step: int) -> dict[str, Any] | None:
-        """Take an update; a record for the log, if there is something worth a line."""
-        task, places = self._schedule[step]
-        last = step + 1 in self._ends
+    def run(self, first_step: int, after_step: AfterStep) -> None:
+        """Train from an update on; `after_step` is called after each."""
+        if first_step == len(self):
+            return
         if self._recorder is not None:
-            self._recorder.step = step
+            self._recorder.step = first_step
         try:
-            done = self._learner.observe([self._rows[task][i] for i in places], task, step)
-        except DivergenceError as error:
-            raise diverged(error, step) from error
-        self._count(done, task)
-        if last:
-            self._accuracy.append([measured.exact for measured in self._measure(task)])
-        if step in self._tail_steps:
-            self._tail.append(_averaged(self._measure(task)))
-        if last or step % LOG_EVERY == 0:
-            return self._record(step, task, done)
-        return None
+            self._trainer.train_from(first_step, lambda step: after_step(self._finish(step)))
+        except (DivergenceError, NonFiniteError) as error:
+            raise diverged(error, self._trainer.step) from error
 
     def record(self, folder: Path, moments: int) -> None:
         """Keep so many rescorings, evenly spaced."""
-        engine = self._learner.replay.engine
+        engine = self._trainer.replay.engine
         chosen = moments_of(range(len(self)), moments, engine.schedule.every)
         self._recorder = Recorder(folder, chosen, self.config.recipe, self._shown)
         self._recorder.watch(engine)
@@ -174,13 +179,13 @@ class InstructJob:
                     [ratio(number, sum(row)) for number in row] for row in tally.drawn
                 ],
             },
-            "costs": self._learner.costs.summary(len(self.stream)),
+            "costs": self._trainer.costs.summary(len(self.stream)),
         }
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the remaining steps and the results depend on."""
         return {
-            "learner": self._learner.state_dict(),
+            "learner": self._trainer.state_dict(),
             "accuracy": [list(row) for row in self._accuracy],
             "tail": [asdict(measured) for measured in self._tail],
             "tally": asdict(self._tally),
@@ -188,16 +193,28 @@ class InstructJob:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        self._learner.load_state_dict(state["learner"])
+        self._trainer.load_state_dict(state["learner"])
         self._accuracy = [list(row) for row in state["accuracy"]]
         self._tail = [Accuracy(**measured) for measured in state["tail"]]
         self._tally = TaskTally(**state["tally"])
+
+    def _finish(self, step: int) -> dict[str, Any] | None:
+        """Count and evaluate; a record for the log, if there is something worth a line."""
+        task, last = self._tasks[step], step + 1 in self._ends
+        self._count(task)
+        if last:
+            self._accuracy.append([measured.exact for measured in self._measure(task)])
+        if step in self._tail_steps:
+            self._tail.append(_averaged(self._measure(task)))
+        if self._recorder is not None:
+            self._recorder.step = step + 1
+        return self._record(step, task) if last or step % LOG_EVERY == 0 else None
 
     def _measure(self, task: int) -> list[Accuracy]:
         """On each task up to this one."""
         return [
             measure_accuracy(
-                self._learner.model, self._encoder, part, prompts, tokens=self.config.token_budget
+                self._trainer.model, self._encoder, part, prompts, tokens=self.config.token_budget
             )
             for part, prompts in zip(
                 self.stream.tasks[: task + 1], self._prompts[: task + 1], strict=True
@@ -206,7 +223,7 @@ class InstructJob:
 
     def _shown(self, slots: Tensor) -> Shown:
         """What a recording keeps of the memories in some slots: texts, and answers as labels."""
-        memory = self._learner.replay.memory
+        memory = self._trainer.replay.memory
         rows, tasks = memory.rows(slots), memory.tasks[slots]
         names = [
             f"{part.task.name}: {normalize(label)}"
@@ -245,27 +262,28 @@ class InstructJob:
     def _mean_accuracy(self) -> float:
         return sum(self._accuracy[-1]) / len(self._accuracy[-1])
 
-    def _count(self, done: Update, task: int) -> None:
-        if not done.drawn_tasks:
+    def _count(self, task: int) -> None:
+        replayed, tally = self._trainer.replayed, self._tally
+        if replayed is None:
             return
-        tally, weighting = self._tally, self._learner.replay.engine.weighting
+        weighting = self._trainer.replay.engine.weighting
         # The mass s_w of the weights drawn by; unit-mass replay does not multiply by it.
         tally.add({"mass": 1.0 if weighting is None else weighting.mass})
         if weighting is not None:
             tally.add({"effective_sample_size": weighting.effective_sample_size})
-        for drawn in done.drawn_tasks:
+        for drawn in replayed.draw[TASK].tolist():
             tally.drawn[task][drawn] += 1
 
-    def _record(self, step: int, task: int, done: Update) -> dict[str, Any]:
-        metrics = self._learner.replay.metrics() if done.drawn_tasks else {}
+    def _record(self, step: int, task: int) -> dict[str, Any]:
+        trainer, replayed = self._trainer, self._trainer.replayed
         return {
             "step": step,
             "task": task,
-            "loss": done.loss,
-            "replay_loss": done.replay_loss,
-            "replay": metrics,
+            "loss": trainer.loss,
+            "replay_loss": None if replayed is None else replayed.loss,
+            "replay": {} if replayed is None else trainer.replay.metrics(),
             "accuracy": self._mean_accuracy() if self._accuracy else None,
-            **asdict(self._learner.costs),
+            **asdict(trainer.costs),
         }
 
 

@@ -43,10 +43,13 @@ class TaskStream:
         return sum(len(part.train) for part in self.tasks)
 
     def batches(self, batch: int) -> Iterator[tuple[int, range]]:
-        """Task and places of each update; the last batch of a task may be smaller."""
+        """Task and places in the stream of each update; a task's last batch may be smaller."""
+        start = 0
         for number, part in enumerate(self.tasks):
-            for start in range(0, len(part.train), batch):
-                yield number, range(start, min(start + batch, len(part.train)))
+            end = start + len(part.train)
+            for first in range(start, end, batch):
+                yield number, range(first, min(first + batch, end))
+            start = end
 
     @property
     def digest(self) -> str:

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from sphere_replay.errors import DataError
-from sphere_replay.extras import require
 from sphere_replay.language import pad_rows, token_batches
 from sphere_replay.runs.progress import step_progress
 from sphere_replay.storage.files import cached_folder
+from sphere_replay.storage.saved import load_tree, save_tree
 
-_FILE, _STATES = "trunk.safetensors", "states"
-_FORMAT = 1
+_NAME = "trunk"
+_FORMAT = 2
 
 
 def cut_trunk(
@@ -100,13 +100,13 @@ def _layers(decoder: Any, blocks: int) -> nn.ModuleList:
 def _kept(read: Callable[[], Tensor], origin: dict[str, Any], home: Path | None) -> Tensor:
     if home is None:
         return read()
-    disk = require("safetensors.torch", "instruct")
 
     def build(folder: Path) -> None:
-        disk.save_file({_STATES: read()}, folder / _FILE)
+        save_tree(folder, _NAME, {"states": read()})
 
-    kept: Tensor = disk.load_file(cached_folder(home, "trunk", origin, build) / _FILE)[_STATES]
-    return kept
+    _, kept = load_tree(cached_folder(home, _NAME, origin, build), _NAME)
+    states: Tensor = kept["states"]
+    return states
 
 
 def _read(

@@ -13,7 +13,7 @@ from sphere_replay.language.forward import (
 )
 from sphere_replay.language.memory import TokenMemory
 from sphere_replay.language.ranks import Ranks
-from sphere_replay.language.replay import LanguageReplay, check_length
+from sphere_replay.language.replay import LanguageReplay, Replayed, check_length
 from sphere_replay.language.rows import Row, pad_rows, row_length, rows_of, target_count
 from sphere_replay.language.settings import LanguageReplaySettings
 
@@ -22,6 +22,7 @@ __all__ = [
     "LanguageReplay",
     "LanguageReplaySettings",
     "Ranks",
+    "Replayed",
     "Row",
     "TokenExamples",
     "TokenMemory",

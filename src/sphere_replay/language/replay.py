@@ -51,7 +51,6 @@ class LanguageReplay:
     Args:
         memory: What there is to replay.
         settings: How.
-        recipe: Recipe of the selections built on SPHERE; `Sphere.instruct()` unless given.
         generator: The only source of candidates, draws and shuffles.
         examples: What there is in a batch, and its loss; tokens with labels unless given.
         longest: Tokens that the model can read, if it has a limit.
@@ -64,15 +63,15 @@ class LanguageReplay:
         settings: LanguageReplaySettings,
         *,
         generator: torch.Generator,
-        recipe: Sphere | None = None,
         examples: Examples | None = None,
         longest: int | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.memory = memory
         self.settings = settings
-        recipe = recipe or Sphere.instruct(alpha=settings.alpha)
-        self.engine = settings.engine(memory.slots, recipe, generator)
+        self.engine = settings.engine(
+            memory.slots, Sphere.instruct(alpha=settings.alpha), generator
+        )
         self.task = 0
         """The task of rows that are kept without one."""
         self.task_names: dict[int, str] = {}
@@ -118,11 +117,11 @@ class LanguageReplay:
         """Note rows of the stream, each with its task; the present one unless given."""
         for row in rows:
             check_length(row_length(row), self._longest)
-        numbers = [self.task] * len(rows) if tasks is None else torch.as_tensor(tasks).flatten()
+        numbers = torch.as_tensor([self.task] * len(rows) if tasks is None else tasks).view(-1, 1)
         if len(numbers) != len(rows):
             raise ValueError(f"{len(rows)} rows need one task each, got {len(numbers)}")
-        pairs = zip(rows, numbers, strict=True)
-        self._window.append([{**row, TASK: torch.tensor([int(task)])} for row, task in pairs])
+        pairs = zip(rows, numbers.long().cpu(), strict=True)
+        self._window.append([{**row, TASK: task} for row, task in pairs])
 
     def step(
         self, model: nn.Module, scaler: Any = None, *, unscaled: bool = False

@@ -36,11 +36,10 @@ def rows_of(batch: Mapping[str, object], *, encoder_decoder: bool = False) -> li
                 f"{name} must be a tensor [n, t], got "
                 f"{list(value.shape) if isinstance(value, Tensor) else type(value).__name__}"
             )
-        held[name] = value.detach().cpu()
+        held[name] = value.detach().to("cpu", copy=True)  # whoever trains may write into it
     source = held["input_ids"]
-    kept = held.get("attention_mask", torch.ones_like(source)) != 0
-    inputs = attended(kept)
-    targets = [_span(row != IGNORED) for row in held["labels"]] if encoder_decoder else inputs
+    inputs = attended(held.get("attention_mask", torch.ones_like(source)))
+    targets = attended(held["labels"] != IGNORED) if encoder_decoder else inputs
     for name, value in held.items():
         if not (encoder_decoder and name == "labels") and value.shape != source.shape:
             raise ValueError(
@@ -48,7 +47,7 @@ def rows_of(batch: Mapping[str, object], *, encoder_decoder: bool = False) -> li
             )
     return [
         {
-            name: value[index, targets[index] if name == "labels" else inputs[index]].clone()
+            name: value[index, targets[index] if name == "labels" else inputs[index]]
             for name, value in held.items()
         }
         for index in range(len(source))
@@ -57,7 +56,7 @@ def rows_of(batch: Mapping[str, object], *, encoder_decoder: bool = False) -> li
 
 def attended(mask: Tensor) -> list[slice]:
     """Of each row of a mask `[n, t]`, from the first position that counts to the last."""
-    return [_span(row != 0) for row in mask]
+    return [_span(row) for row in (mask != 0).tolist()]
 
 
 def pad_rows(
@@ -89,7 +88,8 @@ def target_count(row: Row, *, encoder_decoder: bool = False) -> int:
     return int((labels != IGNORED).sum())
 
 
-def _span(kept: Tensor) -> slice:
+def _span(kept: list[bool]) -> slice:
     """From the first kept position to the last."""
-    places = kept.nonzero()
-    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
+    if True not in kept:
+        return slice(0, 0)
+    return slice(kept.index(True), len(kept) - kept[::-1].index(True))

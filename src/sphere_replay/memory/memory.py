@@ -19,6 +19,9 @@ from sphere_replay.memory.rows import (
 from sphere_replay.memory.state import check_keys
 from sphere_replay.storage.trees import State
 
+_BLOCK = 128
+"""Slots that are looked through together for recent writes."""
+
 
 class Mark(NamedTuple):
     """A moment in the life of one memory object."""
@@ -65,8 +68,11 @@ class Memory:
         self._storage: dict[str, Tensor] = {}
         # Decisions and versions stay on the CPU: only fields are worth a transfer.
         self._versions = torch.full((capacity,), -1, device="cpu")
-        self._written = torch.zeros(capacity, dtype=torch.int64, device="cpu")
+        blocks = -(-capacity // _BLOCK)
+        self._written = torch.zeros(blocks * _BLOCK, dtype=torch.int64, device="cpu")
         """The write after which each slot is as it is."""
+        self._block_written = torch.zeros(blocks, dtype=torch.int64, device="cpu")
+        """The last write to each block of slots: a few writes are found without looking at all."""
         self._filled = 0
         self._seen = 0
         self._writes = 0
@@ -125,6 +131,14 @@ class Memory:
     def mark(self) -> Mark:
         """Now, for `changes` that are asked for later."""
         return Mark(self._writes, self._seen)
+
+    def written(self, since: Mark) -> Tensor:
+        """Slots, ascending, that were written after a `mark` of this memory; int64, on the CPU."""
+        blocks = (self._block_written > since.writes).nonzero().squeeze(1)
+        written = self._written.view(-1, _BLOCK).index_select(0, blocks) > since.writes
+        block, place = written.nonzero(as_tuple=True)
+        slots = blocks[block] * _BLOCK + place
+        return slots[slots < self._filled]
 
     def add(self, insight: Insight | None = None, /, **fields: Tensor) -> Tensor:
         """Offer a batch of n rows, `[n, ...]` per field, in stream order.
@@ -204,6 +218,7 @@ class Memory:
         self._versions.fill_(-1)[: self._filled] = state["versions"]
         self._writes += 1
         self._written.fill_(self._writes)
+        self._block_written.fill_(self._writes)
         for name, values in state["fields"].items():
             self[name].copy_(values)
 
@@ -213,7 +228,7 @@ class Memory:
         With the `state_dict()` of that moment it is everything needed to continue: a large memory
         is saved whole once, and by its changes from then on.
         """
-        slots = (self._written[: self._filled] > since.writes).nonzero().squeeze(1)
+        slots = self.written(since)
         return {
             **self._head(),
             "after": since.seen,
@@ -285,6 +300,7 @@ class Memory:
         fields: Mapping[str, Tensor],
     ) -> None:
         self._written[places] = self._writes
+        self._block_written[places // _BLOCK] = self._writes
         places = places.to(self.device)
         for name, values in fields.items():
             chosen = values.detach()

@@ -7,7 +7,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from sphere_replay.allocation.sampling import Scheme, draw, draw_distinct
+from sphere_replay.allocation.sampling import LARGE, Scheme, draw, draw_distinct
 from sphere_replay.memory import Memory
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.replay.economy import Economy, Labels, Scorer, economical_scores
@@ -165,16 +165,24 @@ class Engine:
     def _draw(self, count: int, *, rescored: bool = False) -> Draw:
         weighting = self.weighting
         assert weighting is not None
-        slots, weights = self.schedule.current(self.memory, weighting)
-        scheme = Scheme.REPLACEMENT
-        if not self.replacement:
-            scheme, count = Scheme.SUCCESSIVE, min(count, len(slots))
-        indices = slots[draw(as_probabilities(weights), count, scheme, self._generator)]
+        indices = self._drawn_by(weighting, count)
         if self.drawn is not None:
             self.drawn(indices)
         mass = 1.0 if self.unit_mass else weighting.mass
         cost = weighting.cost if rescored else 0
         return Draw(indices, mass, self.memory.take(indices), weighting, rescored, cost)
+
+    def _drawn_by(self, weighting: Weighting, count: int) -> Tensor:
+        distinct = not self.replacement
+        if len(weighting.weights) > LARGE and self.schedule.whole(self.memory):
+            urn = self.schedule.urn(self.memory, weighting)
+            count = min(count, len(urn)) if distinct else count
+            return urn.draw(count, distinct=distinct, generator=self._generator)
+        slots, weights = self.schedule.current(self.memory, weighting)
+        scheme = Scheme.REPLACEMENT
+        if distinct:
+            scheme, count = Scheme.SUCCESSIVE, min(count, len(slots))
+        return slots[draw(as_probabilities(weights), count, scheme, self._generator)]
 
     def state_dict(self) -> State:
         """Everything the next draw depends on, apart from the memory."""

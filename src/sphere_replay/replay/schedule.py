@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from sphere_replay.allocation.sampling import draw_distinct
+from sphere_replay.allocation.urn import Urn
 from sphere_replay.memory import Memory
+from sphere_replay.memory.memory import Mark
 from sphere_replay.replay.selections import Weighting
 from sphere_replay.storage.trees import State
 
@@ -39,6 +41,9 @@ class Schedule:
         self._all = True
         """Whether the slots are simply the first ones, in order."""
         self._versions = torch.empty(0, dtype=torch.int64)
+        self._urn: Urn | None = None
+        self._looked = Mark(0, 0)
+        """When the urn was last renewed."""
 
     @property
     def slots(self) -> Tensor:
@@ -66,6 +71,7 @@ class Schedule:
         else:
             self._slots, self._all = draw_distinct(size, self.pool, generator), False
         self._versions = memory.versions.cpu()[self._slots]
+        self._urn = None
         if self._asked or self.longest is None:
             self._interval = self.every
         else:
@@ -80,9 +86,27 @@ class Schedule:
         uniform = weighting.mass / len(weights)
         weights = weights.masked_fill(self._stale(memory), uniform)
         added = len(memory) - len(weights)
-        if added == 0 or (self.pool is not None and len(memory) > self.pool):
+        if added == 0 or not self.whole(memory):
             return self._slots, weights
         return torch.arange(len(memory)), torch.cat([weights, weights.new_full((added,), uniform)])
+
+    def whole(self, memory: Memory) -> bool:
+        """Whether all memories are candidates, those that came after the scoring included."""
+        return self._all and (self.pool is None or len(memory) <= self.pool)
+
+    def urn(self, memory: Memory, weighting: Weighting) -> Urn:
+        """What `current` says of a `whole` memory, kept between draws: few slots are renewed."""
+        if self._urn is None:
+            self._urn = Urn(self.current(memory, weighting)[1], memory.capacity)
+        elif len(slots := memory.written(self._looked)):
+            weights = weighting.weights.cpu()
+            renewed = weights.new_full((len(slots),), weighting.mass / len(weights))
+            known = slots[slots < len(weights)]
+            kept = ~memory.changed(self._versions[known], known)
+            renewed[: len(known)][kept] = weights[known[kept]]
+            self._urn.put(slots, renewed)
+        self._looked = memory.mark
+        return self._urn
 
     def scored_share(self, memory: Memory) -> float:
         """How much of the memory still holds what was scored."""
@@ -113,5 +137,5 @@ class Schedule:
         self._draws_since, self._asked = state["draws_since"], state["asked"]
         if self.longest is not None:
             self._interval = state["interval"]
-        self._slots, self._versions = slots, state["versions"]
+        self._slots, self._versions, self._urn = slots, state["versions"], None
         self._all = torch.equal(slots, torch.arange(len(slots)))

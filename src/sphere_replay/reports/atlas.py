@@ -1,13 +1,14 @@
 """Many small pictures in one PNG, which a page holds as text and cuts up again."""
 
 import base64
-import struct
-import zlib
+import io
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from sphere_replay.extras import require
 
 COLUMNS = 40
 LARGEST_SIDE = 32
@@ -24,7 +25,7 @@ def atlas(images: Mapping[int, Tensor]) -> dict[str, Any]:
     grid = sheet.view(rows, COLUMNS, channels, height, width).permute(0, 3, 1, 4, 2)
     pixels = grid.reshape(rows * height, COLUMNS * width, channels)
     return {
-        "picture": "data:image/png;base64," + base64.b64encode(png(pixels)).decode(),
+        "picture": "data:image/png;base64," + base64.b64encode(_png(pixels)).decode(),
         "width": width,
         "height": height,
         "columns": COLUMNS,
@@ -32,20 +33,12 @@ def atlas(images: Mapping[int, Tensor]) -> dict[str, Any]:
     }
 
 
-def png(pixels: Tensor) -> bytes:
+def _png(pixels: Tensor) -> bytes:
     """The file of a grey or coloured picture, uint8 `[h, w, 1 or 3]`."""
-    height, width, channels = pixels.shape
-    head = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
-    # Every line begins with the number of its filter: none.
-    lines = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), pixels.flatten(1)], dim=1)
-    body = zlib.compress(lines.contiguous().numpy().tobytes(), 9)
-    parts = [(b"IHDR", head), (b"IDAT", body), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_part(*part) for part in parts)
-
-
-def _part(name: bytes, content: bytes) -> bytes:
-    checksum = zlib.crc32(name + content)
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)
+    file = io.BytesIO()
+    picture = require("PIL.Image", "vision").fromarray(pixels.squeeze(2).numpy())
+    picture.save(file, "PNG", optimize=True)
+    return file.getvalue()
 
 
 def _shrunk(picture: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from sphere_replay.config import Pair
 from sphere_replay.errors import DataError, UserError
 from sphere_replay.reports.courses import shortened
 from sphere_replay.runs.folder import RunFolder
-from sphere_replay.runs.intact import check_entry, reading
+from sphere_replay.runs.intact import blaming, check_entry
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.table import Table
 from sphere_replay.runs.table_runs import TableRun
@@ -92,7 +92,7 @@ def to_entries(
         if not folder.finished:
             continue
         results = measured(folder)
-        with reading(folder.path):
+        with blaming(folder.path):
             entry = {
                 "method": run.method,
                 "column": run.column,

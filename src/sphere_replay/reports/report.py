@@ -11,7 +11,7 @@ from sphere_replay.reports.page import LARGEST, to_html
 from sphere_replay.reports.recorded import Recorded, has_recording, inspected
 from sphere_replay.reports.sources import Comparison, read_sources
 from sphere_replay.runs.folder import RunFolder
-from sphere_replay.runs.intact import reading
+from sphere_replay.runs.intact import blaming
 from sphere_replay.storage.files import write_atomically
 
 
@@ -73,7 +73,7 @@ def _write(
 ) -> int:
     contents = []
     for comparison in comparisons:
-        with reading(comparison.origin):
+        with blaming(comparison.origin):
             contents.append(content_of(comparison))
     thin = 1
     while True:

@@ -20,7 +20,7 @@ from sphere_replay.reports.collection import (
 from sphere_replay.runs import domains
 from sphere_replay.runs.experiment import SUFFIX, load_experiment
 from sphere_replay.runs.folder import RunFolder
-from sphere_replay.runs.intact import reading
+from sphere_replay.runs.intact import blaming
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.metrics import METRICS
 from sphere_replay.runs.table import SMALL_ENDING, Measure, Table, TableRow
@@ -108,7 +108,7 @@ def _of_experiment(path: Path, runs_in: Path) -> list[Comparison]:
 def _of_collection(saved: Collection, path: Path) -> list[Comparison]:
     if not saved.runs:
         return []
-    with reading(path):
+    with blaming(path):
         runs = from_entries(saved.runs)
         table = _table_of(saved.table, runs)
         table = table.with_preset(saved.protocol.get("preset", table.preset))
@@ -177,7 +177,7 @@ def _of_group(name: str, members: Sequence[tuple[RunFolder, Mapping[str, Any]]])
     runs = []
     for method, (folder, config) in zip(names, members, strict=True):
         results = measured(folder)
-        with reading(folder.path):
+        with blaming(folder.path):
             place = method, _column_of(config), _pair_of(config)
         runs.append(FinishedRun(*place, results, edited=bool(folder.edited)))
     configs = dict(zip(names, (config for _, config in members), strict=True))

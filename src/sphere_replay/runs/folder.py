@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from sphere_replay.codebase import Code, this_code
 from sphere_replay.errors import UserError
 from sphere_replay.plugging import loaded
-from sphere_replay.runs.intact import check_results, reading
+from sphere_replay.runs.intact import blaming, check_results
 from sphere_replay.storage.checksums import EditedError, edited_files, write_checksums
 from sphere_replay.storage.files import (
     canonical_json,
@@ -115,7 +115,7 @@ class RunFolder:
         """The state of this package that the run began with; None if nobody has written it down."""
         if not (self.path / "manifest.json").is_file():
             return None
-        with reading(self.path / "manifest.json"):
+        with blaming(self.path / "manifest.json"):
             return Code.of_manifest(self.manifest)
 
     @property

@@ -13,7 +13,7 @@ _REMEDY = "restore it from a copy, or make it again"
 
 
 @contextmanager
-def reading(where: object) -> Iterator[None]:
+def blaming(where: object) -> Iterator[None]:
     """Content that does not fit together is the file's fault: the error names it."""
     try:
         yield
@@ -29,7 +29,7 @@ def check_results(results: Mapping[str, Any], where: object) -> None:
 
     All metrics are accuracies in [0, 1] or differences of two.
     """
-    with reading(where):
+    with blaming(where):
         for part in _PARTS:
             if part in results and not isinstance(results[part], dict | None):
                 raise TypeError(f"{part} should be an object, not {_kind(results[part])}")
@@ -51,7 +51,7 @@ def check_results(results: Mapping[str, Any], where: object) -> None:
 
 def check_entry(entry: Any, where: object) -> None:
     """Refuse an entry of a collection that does not say whose results it has, or has none."""
-    with reading(where):
+    with blaming(where):
         if not isinstance(entry, dict):
             raise TypeError(f"an entry should be an object, not {_kind(entry)}")
         for name, kind in (("method", str), ("column", str), ("seed", int), ("metrics", dict)):
@@ -59,9 +59,12 @@ def check_entry(entry: Any, where: object) -> None:
                 raise TypeError(f"{name} should be {kind.__name__}, not {_kind(entry[name])}")
         if not isinstance(entry.get("pair", 0), int | str):
             raise TypeError(f"pair should be a number or text, not {_kind(entry['pair'])}")
-        code = entry.get("code", {})
-        if not (isinstance(code, dict) and set(code) in (set(), {"version", "commit", "digest"})):
-            raise TypeError("code should be version, commit and digest")
+        if "code" in entry:
+            code = entry["code"]
+            if not (isinstance(code, dict) and set(code) == {"version", "commit", "digest"}):
+                raise TypeError("code should be version, commit and digest")
+            if not all(isinstance(part, str | None) for part in code.values()):
+                raise TypeError("version, commit and digest of the code should be texts")
     check_results(entry, where)
 
 

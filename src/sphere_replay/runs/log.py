@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sphere_replay.errors import DataError
-from sphere_replay.storage.files import plain, writing
+from sphere_replay.storage.files import plain, room_for
 
 
 class RunLog:
@@ -44,7 +44,7 @@ class RunLog:
         clock = {"unix": round(time.time(), 3), **(seconds or {})}
         line: dict[str, Any] = plain({**record, "time": clock}, "log", spell_non_finite=True)
         # One unbuffered write: a kill can tear this line but none before it.
-        with writing(self.path):
+        with room_for(self.path):
             self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._lines += 1
         return line

@@ -8,6 +8,7 @@ zeros would only dilute the mean.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from sphere_replay.runs.records import AccuracyRecord, TaskMatrix
 
 Record = AccuracyRecord | TaskMatrix
+Kind = TypeVar("Kind", AccuracyRecord, TaskMatrix)
 
 
 @dataclass(frozen=True)
@@ -69,28 +71,15 @@ def _fifth(values: Tensor) -> int:
 
 
 def _of_tasks(compute: Callable[[TaskMatrix], float | None]) -> Callable[[Record], float | None]:
-    def computed(record: Record) -> float | None:
-        return compute(record.tasks() if isinstance(record, AccuracyRecord) else record)
-
-    return computed
+    """Of any record: classes are put together to their tasks."""
+    return lambda record: compute(record.tasks() if isinstance(record, AccuracyRecord) else record)
 
 
-def _of_classes(
-    compute: Callable[[AccuracyRecord], float | None],
+def _of(
+    kind: type[Kind], compute: Callable[[Kind], float | None]
 ) -> Callable[[Record], float | None]:
-    def computed(record: Record) -> float | None:
-        return compute(record) if isinstance(record, AccuracyRecord) else None
-
-    return computed
-
-
-def _of_matrices(
-    compute: Callable[[TaskMatrix], float | None],
-) -> Callable[[Record], float | None]:
-    def computed(record: Record) -> float | None:
-        return compute(record) if isinstance(record, TaskMatrix) else None
-
-    return computed
+    """Of one kind of record alone."""
+    return lambda record: compute(record) if isinstance(record, kind) else None
 
 
 def _final(matrix: TaskMatrix) -> float | None:
@@ -141,64 +130,64 @@ _REGISTERED = (
         "Class-IL",
         "(1/T) Σ_j A[T, j], A[T, j] over the test examples of task j, no task identity",
         True,
-        _of_classes(lambda record: _final(record.tasks())),
+        _of(AccuracyRecord, lambda record: _final(record.tasks())),
     ),
     Metric(
         "tail_accuracy",
         "Tail acc.",
         "mean Class-IL accuracy at ten evenly spaced steps of the last quarter of the last task",
         True,
-        _of_classes(_tail_accuracy),
+        _of(AccuracyRecord, _tail_accuracy),
     ),
     Metric(
         "tail_task_accuracy",
         "Tail acc.",
         "mean of (1/T) Σ_j A[·, j] at evenly spaced steps of the last quarter of the last task",
         True,
-        _of_matrices(_tail_accuracy),
+        _of(TaskMatrix, _tail_accuracy),
     ),
     Metric(
         "likely_tail_accuracy",
         "Tail acc. by likelihood",
         "tail_task_accuracy, the likeliest of the task's labels counting as the answer",
         True,
-        _of_matrices(_likely_tail),
+        _of(TaskMatrix, _likely_tail),
     ),
     Metric(
         "task_il",
         "Task-IL",
         "(1/T) Σ_j A[T, j] with the task identity given",
         True,
-        _of_classes(lambda record: _final(record.tasks(task_il=True))),
+        _of(AccuracyRecord, lambda record: _final(record.tasks(task_il=True))),
     ),
     Metric(
         "aaa",
         "AAA",
         "(1/T) Σ_t (1/t) Σ_{j<=t} A[t, j], Class-IL",
         True,
-        _of_classes(lambda record: _incremental(record.tasks())),
+        _of(AccuracyRecord, lambda record: _incremental(record.tasks())),
     ),
     Metric(
         "anytime_accuracy",
         "Anytime acc.",
         "mean over the anytime evaluations of the Class-IL accuracy over the classes seen so far",
         True,
-        _of_classes(_anytime),
+        _of(AccuracyRecord, _anytime),
     ),
     Metric(
         "average_forgetting",
         "avgF",
         "mean over earlier classes c of max_t a[t, c] - a[T, c]",
         False,
-        _of_classes(lambda record: _mean(forgetting_of_classes(record))),
+        _of(AccuracyRecord, lambda record: _mean(forgetting_of_classes(record))),
     ),
-    Metric("worst_class", "Worst class", "min_c a[T, c]", True, _of_classes(_worst_class)),
+    Metric("worst_class", "Worst class", "min_c a[T, c]", True, _of(AccuracyRecord, _worst_class)),
     Metric(
         "cvar_02",
         "CVaR_0.2",
         "mean of the ceil(0.2 n) largest of max_t a[t, c] - a[T, c] over the n earlier classes",
         False,
-        _of_classes(_cvar),
+        _of(AccuracyRecord, _cvar),
     ),
     Metric("final_accuracy", "Final acc.", "(1/T) Σ_j A[T, j]", True, _of_tasks(_final)),
     Metric(

@@ -17,7 +17,7 @@ from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.runner import Report
 from sphere_replay.runs.tracking import check_trackers
 
-PATIENCE = 3
+BROKEN_POOLS = 3
 """Pools of workers that may break in a row before their runs count as failed."""
 
 
@@ -87,7 +87,7 @@ def _side_by_side(
     """
     context = multiprocessing.get_context("spawn")
     left, broken = configs, 0
-    while left and broken < PATIENCE:
+    while left and broken < BROKEN_POOLS:
         broken, waiting = broken + 1, left
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
             futures: dict[Future[Outcome], RunConfig] = {}

@@ -21,7 +21,7 @@ class ControlGroup:
     """A group that a worker and all its descendants live in."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._memory, self._tasks = 0, 0
 
     @classmethod
@@ -48,7 +48,7 @@ class ControlGroup:
 
     def joined(self, command: list[str]) -> list[str]:
         """A command that enters the group before anything else."""
-        return ["sh", "-c", _JOIN, str(self._folder / "cgroup.procs"), *command]
+        return ["sh", "-c", _JOIN, str(self.folder / "cgroup.procs"), *command]
 
     def settle(self) -> None:
         """What the group holds now is the worker's own, and does not count for programs."""
@@ -63,12 +63,12 @@ class ControlGroup:
             ("pids.max", self._tasks + 2 * limits.processes + 2),
         ):
             with contextlib.suppress(FileNotFoundError):  # kernels without swap
-                (self._folder / name).write_text(str(value))
+                (self.folder / name).write_text(str(value))
 
     def kills(self) -> int:
         """Processes that were killed for want of memory so far."""
         with contextlib.suppress(OSError):
-            for line in (self._folder / "memory.events").read_text().splitlines():
+            for line in (self.folder / "memory.events").read_text().splitlines():
                 if line.startswith("oom_kill "):
                     return int(line.split()[1])
         return 0
@@ -78,7 +78,7 @@ class ControlGroup:
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                self._folder.rmdir()
+                self.folder.rmdir()
                 return
             except OSError:
                 if time.monotonic() > deadline:
@@ -87,6 +87,6 @@ class ControlGroup:
 
     def _read(self, name: str) -> int:
         try:
-            return int((self._folder / name).read_text())
+            return int((self.folder / name).read_text())
         except (OSError, ValueError):
             return 0

@@ -16,6 +16,8 @@ ISOLATIONS = ("bubblewrap", "landlock")
 _INSIDE = Path(__file__).parent / "inside"
 _PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "py", "pygments")
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/lib", "/lib64", "/etc/ld.so.cache")
+_PLAIN_PYTHON = ("-I", "-S", "-B", "-X", "utf8", "-c")
+"""No site-packages, no user folder, no environment, no byte code: the same Python everywhere."""
 _START = "import sys; sys.path += {paths!r}; from inside.main import main; main()"
 
 
@@ -36,20 +38,17 @@ def starts(isolation: str) -> bool:
     """Whether Python starts where programs would run; needs nothing but Python."""
     words = [_executable(), "-I", "-S", "-c", "pass"]
     if isolation == "bubblewrap":
-        readable = [path for path in dict.fromkeys(_python_folders()) if os.path.exists(path)]
-        words = [*_bubblewrap(readable), *words]
+        words = [*_bubblewrap(_existing(_python_folders())), *words]
     return subprocess.run(words, env={}, capture_output=True).returncode == 0
 
 
 def command(isolation: str) -> list[str]:
     """The command line of a worker's server; it wants an empty environment."""
     packages = _package_folders()
-    readable = [*_python_folders(), *map(str, _package_files()), str(_INSIDE)]
-    readable = [path for path in dict.fromkeys(readable) if os.path.exists(path)]
+    readable = _existing([*_python_folders(), *map(str, _package_files()), str(_INSIDE)])
     settings = {"isolation": isolation, "packages": packages, "readable": readable}
     start = _START.format(paths=[str(_INSIDE.parent), *packages])
-    # No site-packages, no user folder, no environment, no byte code: the same Python everywhere.
-    python = [_executable(), "-I", "-S", "-B", "-X", "utf8", "-c", start, json.dumps(settings)]
+    python = [_executable(), *_PLAIN_PYTHON, start, json.dumps(settings)]
     return [*_bubblewrap(readable), *python] if isolation == "bubblewrap" else python
 
 
@@ -61,12 +60,12 @@ def pytest_command(isolation: str, folder: Path) -> list[str]:
     packages = [*_package_folders(), str(folder)]
     start = f"import sys; sys.path += {packages!r}; import pytest; sys.exit(pytest.main())"
     arguments = ("-q", "--tb=no", "--capture=no", "-p", "no:cacheprovider", "-c", "/dev/null")
-    python = [_executable(), "-I", "-S", "-B", "-X", "utf8", "-c", start, *arguments]
+    python = [_executable(), *_PLAIN_PYTHON, start, *arguments]
     python += ["--import-mode=importlib", f"--rootdir={folder}", str(folder)]
     if isolation != "bubblewrap":
         return python
-    readable = [*_python_folders(), *map(str, _package_files()), str(folder)]
-    return [*_bubblewrap([path for path in readable if os.path.exists(path)]), *python]
+    readable = _existing([*_python_folders(), *map(str, _package_files()), str(folder)])
+    return [*_bubblewrap(readable), *python]
 
 
 def _bubblewrap(readable: list[str]) -> list[str]:
@@ -94,6 +93,10 @@ def _bubblewrap(readable: list[str]) -> list[str]:
         words += ["--ro-bind", path, path]
     words += ["--proc", "/proc", "--dev", "/dev", "--perms", "0755", "--dir", "/tmp"]
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--"]
+
+
+def _existing(paths: list[str]) -> list[str]:
+    return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 
 def _executable() -> str:

@@ -81,7 +81,7 @@ class Sandbox:
         """
         if judge not in JUDGES:
             raise ValueError(f"unknown judge {judge!r}; known: {', '.join(JUDGES)}")
-        source = program.encode("utf-8", "surrogatepass") if isinstance(program, str) else program
+        source = _source(program)
         known = list(nodes) if nodes is not None else visible_tests(tests)
         if len(source) > self.limits.file_size:
             why = f"the program has {len(source)} bytes, file_size allows {self.limits.file_size}"
@@ -109,8 +109,7 @@ class Sandbox:
             tests: The test file.
             program: What it imports as `solution`; by default a stand-in that has every name.
         """
-        source = program.encode("utf-8", "surrogatepass") if isinstance(program, str) else program
-        answer = self._ask(source, tests, None, "shared", only_collect=True)
+        answer = self._ask(_source(program), tests, None, "shared", only_collect=True)
         if answer["refused"] is not None:
             raise SandboxError(f"the tests were not collected: {answer['refused']}")
         whole = answer["uncollected"] is None and answer["fraud"] is None
@@ -175,6 +174,10 @@ class Sandbox:
             raise
         finally:
             self._idle.put(worker)
+
+
+def _source(program: str | bytes) -> bytes:
+    return program.encode("utf-8", "surrogatepass") if isinstance(program, str) else program
 
 
 def _start(isolation: str, unsafe: bool) -> tuple[str, Worker]:

@@ -21,7 +21,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     Several processes may write the same file at once: one of them comes last.
     """
-    with writing(path), replacing(path) as temporary:
+    with room_for(path), replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
@@ -46,14 +46,14 @@ def stage(path: Path, content: bytes) -> Path:
     One writer at a time: what a crash leaves behind is overwritten by the next attempt.
     """
     temporary = path.with_name(path.name + ".tmp")
-    with writing(path):
+    with room_for(path):
         temporary.write_bytes(content)
         _flush(temporary)
     return temporary
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def room_for(path: Path) -> Iterator[None]:
     """A disk without room is told by its folder, and by the file there was no room for."""
     try:
         yield

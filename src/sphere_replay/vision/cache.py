@@ -1,17 +1,18 @@
-"""Tensors kept between runs, as safetensors: decoding or encoding 60,000 images happens once."""
+"""Tensors kept between runs: decoding or encoding 60,000 images happens once."""
 
 import os
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from sphere_replay.extras import require
-from sphere_replay.storage.files import entry_name, replacing
+from sphere_replay.errors import DataError
+from sphere_replay.storage.files import entry_name
+from sphere_replay.storage.saved import load_tree, save_tree
 from sphere_replay.storage.trees import fingerprint
 
-_FORMAT = 1
+_FORMAT = 2
 """Part of every key; raise it when decoding changes, and old entries are no longer found."""
 
 
@@ -22,56 +23,34 @@ def cache_folder(folder: str | Path | None = None) -> Path:
 
 
 def cached_tensors(
-    folder: Path,
-    name: str,
-    origin: Sequence[str],
-    fields: Collection[str],
-    build: Callable[[], dict[str, Tensor]],
+    folder: Path, name: str, origin: Sequence[str], build: Callable[[], dict[str, Tensor]]
 ) -> tuple[dict[str, Tensor], str]:
     """The tensors of an entry and their fingerprint, built if there is none or it is damaged.
 
     Args:
         folder: Where entries live.
-        name: Readable first part of the entry's file name.
+        name: Readable first part of the names of the entry's files.
         origin: What the tensors are made from; anything that changes here makes another entry.
-        fields: Names the entry must hold.
         build: Makes the tensors.
     """
-    path = folder / f"{entry_name(name, [_FORMAT, name, *origin])}.safetensors"
-    entry = _read(path, fields)
-    if entry is not None:
-        return entry
-    tensors = build()
-    digest = fingerprint(tensors)
-    _write(path, tensors, digest)
-    return tensors, digest
-
-
-def _read(path: Path, fields: Collection[str]) -> tuple[dict[str, Tensor], str] | None:
-    """An intact entry, or None: a file cut short or altered is as good as no file."""
-    safetensors = require("safetensors", "vision")
+    entry = entry_name(name, [_FORMAT, name, *origin])
     try:
-        with safetensors.safe_open(path, framework="pt") as entry:
-            expected = (entry.metadata() or {}).get("sha256")
-            tensors = {field: entry.get_tensor(field) for field in entry.keys()}  # noqa: SIM118  # not a dict
-    except (OSError, safetensors.SafetensorError):
-        return None
-    if set(tensors) != set(fields) or fingerprint(tensors) != expected:
-        return None
-    return tensors, expected
+        head, tensors = load_tree(folder, entry)
+    except DataError:  # cut short or altered is as good as not there
+        tensors = build()
+        head = {"fingerprint": fingerprint(tensors)}
+        _keep(folder, entry, tensors, head)
+    return tensors, head["fingerprint"]
 
 
-def _write(path: Path, tensors: dict[str, Tensor], digest: str) -> None:
-    """Keep an entry, or warn that it could not be kept."""
-    save_file = require("safetensors.torch", "vision").save_file
+def _keep(folder: Path, entry: str, tensors: dict[str, Tensor], head: dict[str, str]) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            save_file(tensors, temporary, metadata={"sha256": digest})
-    except (OSError, require("safetensors", "vision").SafetensorError) as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_tree(folder, entry, tensors, head)
+    except OSError as error:
         # A full disk or a read-only home costs time at the next start, not this run.
         warnings.warn(
-            f"{path.name} could not be kept in {path.parent} ({error}); it will be made again next "
-            "time; set SPHERE_CACHE to a writable folder",
-            stacklevel=2,
+            f"{entry} could not be kept in {folder} ({error}); it will be made again next time; "
+            "set SPHERE_CACHE to a writable folder",
+            stacklevel=3,
         )

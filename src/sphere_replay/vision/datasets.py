@@ -86,7 +86,7 @@ def load_images(
         return tensors
 
     origin = [_signature(path) for path in (train, test) if path] or [f"hub:{spec.hub}"]
-    tensors, checksum = cached_tensors(cache_folder(cache), spec.name, origin, _FIELDS, build)
+    tensors, checksum = cached_tensors(cache_folder(cache), spec.name, origin, build)
     return _image_data(spec, tensors, checksum)
 
 

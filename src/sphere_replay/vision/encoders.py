@@ -18,10 +18,7 @@ from sphere_replay.codebase import digest_of_others
 from sphere_replay.errors import ConfigError, DataError, unknown
 from sphere_replay.extras import require
 from sphere_replay.storage.trees import fingerprint
-
-HUB = "hub:"
-"""Begins the name of an encoder that is a model of the hub, or a folder written by
-`save_pretrained`."""
+from sphere_replay.vision.specs import HUB
 
 _LITE0_SIZE = 112
 _LITE0_MEAN, _LITE0_STD = 127.0, 128.0

@@ -60,7 +60,6 @@ def encode_images(
                 cache_folder(cache),
                 f"{data.name}-{_readable(encoder.name)}-{split}-{start:06}",
                 [encoder.name, encoder.digest, encoder.preparation, data.checksum, place],
-                ("features",),
                 partial(_features, encoder, images, partial(tell, done)),
             )
             rows[split].append(entry["features"])

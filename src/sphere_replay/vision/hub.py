@@ -108,7 +108,6 @@ class Source:
         """Images and labels; nothing of the folder of other data is used."""
         spec = hub_spec(self.name)
         record = _record(self)
-        names = [f"{split}_{kind}" for split in ("train", "test") for kind in ("images", "labels")]
 
         def build() -> dict[str, Tensor]:
             tensors: dict[str, Tensor] = {}
@@ -121,7 +120,7 @@ class Source:
             return tensors
 
         entry = [f"{_FORMAT}", *self.origin]
-        tensors, _ = cached_tensors(cache_folder(), readable(self.name), entry, names, build)
+        tensors, _ = cached_tensors(cache_folder(), readable(self.name), entry, build)
         return tensors
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from sphere_replay.errors import DataError, unknown
 
 HUB = "hub:"
-"""What names of datasets that have no record here begin with, see `vision.hub`."""
+"""What names of datasets that have no record here begin with, see `vision.hub`; likewise those of
+encoders that are models of the hub, or folders written by `save_pretrained`."""
 
 Load = Callable[[Path | None], Mapping[str, Tensor]]
 """From the folder of data, if one is named, to `train_images` and `test_images`, uint8

@@ -13,7 +13,6 @@ import json
 from pathlib import Path
 
 from sphere_replay.cli.options import add_edited_option
-from sphere_replay.errors import UsageError, UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Summarise and print."""
     from sphere_replay.reports.collection import FinishedRun, from_entries, load_collection
     from sphere_replay.reports.side_by_side import summarise, to_markdown
+    from sphere_replay.runs.intact import blaming
 
     def read(path: Path) -> list[FinishedRun]:
         saved = load_collection(path, accept_edited=arguments.accept_edited)
@@ -36,16 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
     def name(path: Path, runs: list[FinishedRun]) -> str:
         return f"{path.stem} (EDITED)" if any(run.edited for run in runs) else path.stem
 
-    try:
-        baseline = read(arguments.baseline) if arguments.baseline else None
-        lines = []
-        for path in arguments.files:
-            runs = read(path)
+    baseline = read(arguments.baseline) if arguments.baseline else None
+    lines = []
+    for path in arguments.files:
+        runs = read(path)
+        with blaming(path):
             lines += summarise(name(path, runs), runs, baseline)
-    except UserError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"these results cannot be read: {error}") from error
     if arguments.json:
         print(json.dumps([vars(line) for line in lines]))
     else:

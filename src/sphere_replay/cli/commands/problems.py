@@ -63,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.coding.problems import load_candidates, prepare, write_problems
     from sphere_replay.runs.progress import step_progress
     from sphere_replay.sandbox import Sandbox, SandboxError
+    from sphere_replay.storage.files import write_atomically
 
     for path in filter(None, (arguments.out, arguments.dropped)):
         if path.is_dir() or not path.absolute().parent.is_dir():
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     dropped = [*candidates.dropped, *prepared.dropped]
     if arguments.dropped is not None:
         lines = [json.dumps(asdict(drop)) + "\n" for drop in dropped]
-        arguments.dropped.write_text("".join(lines), "utf-8")
+        write_atomically(arguments.dropped, "".join(lines).encode())
     if not prepared.problems:
         raise UsageError(f"no problem of {arguments.source} is left: {_summary(dropped)}")
     write_problems(arguments.out, prepared.problems)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from sphere_replay.cli.options import add_plugin_option, read_config
 from sphere_replay.errors import UsageError, UserError
-from sphere_replay.extras import needing
 
 if TYPE_CHECKING:
     from sphere_replay.config import RunConfig
@@ -80,11 +79,9 @@ def _start(method: str, config: "RunConfig", data: Path | None) -> None:
     from sphere_replay.runs.domains import domain
     from sphere_replay.runs.job import LoopingJob
 
-    chosen = domain(config.DOMAIN)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            with needing(chosen.extra):
-                job = chosen.make_job(config, data, Path(folder), False)
+            job = domain(config.DOMAIN).make_job(config, data, Path(folder), False)
             if not isinstance(job, LoopingJob):
                 for step in range(min(FIRST_STEPS, len(job))):
                     job.advance(step)

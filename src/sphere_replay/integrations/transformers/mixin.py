@@ -26,7 +26,7 @@ from sphere_replay.integrations.transformers.session import (
 from sphere_replay.integrations.transformers.task_evaluation import TaskEvaluation, keeps_order
 from sphere_replay.integrations.transformers.tasks import TASK_FIELD, adopt_tasks, disorder
 from sphere_replay.integrations.transformers.zero import at_update_end, check_zero
-from sphere_replay.language import Examples
+from sphere_replay.language import Examples, Replayed
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Trainer
@@ -67,6 +67,8 @@ class ReplayMixin(_Trainer):
             replay = ReplaySession(replay, self._bare_model(), self.replay_examples())
         self.replay = replay
         """What is remembered, and how it is replayed."""
+        self.replayed: Replayed | None = None
+        """By the last update."""
         self.task_evaluation: TaskEvaluation | None = None
         """Evaluates a `TaskSequence` after each of its tasks."""
         if tasks is not None:
@@ -157,7 +159,7 @@ class ReplayMixin(_Trainer):
         return torch.tensor([numbers[self._task_names[int(place)]] for place in tasks])
 
     def _replay(self) -> None:
-        self.replay.step(self._bare_model(), self.accelerator.scaler)
+        self.replayed = self.replay.step(self._bare_model(), self.accelerator.scaler)
 
     def _bare_model(self) -> nn.Module:
         """Not the wrapper of distributed training: replay gathers gradients itself."""

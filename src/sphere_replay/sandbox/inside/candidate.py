@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from .codec import UnplainError, WireError, decode, encode
+from .codec import PLAIN, UnplainError, WireError, decode, encode
 from .library import find, name_of
 from .wire import Channel
 
 INPUT, LINE = 0, 1
 """Objects of the judge that every program may call: `input`, and the next line of its input."""
-_PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
 _MUTABLE = frozenset({list, dict, set, bytearray})
 _SPECIAL = (
     *("__call__", "__iter__", "__next__", "__len__", "__bool__", "__getitem__", "__setitem__"),
@@ -247,12 +246,12 @@ def _is_method(target: object, value: object) -> bool:
 def _described(kind: type) -> list[Any]:
     """A class: its name, the special methods of its instances, whether it derives from plain."""
     special = [name for name in _SPECIAL if getattr(kind, name, None) is not None]
-    return [kind.__name__, special, issubclass(kind, _PLAIN)]
+    return [kind.__name__, special, issubclass(kind, PLAIN)]
 
 
 def _plain_part(value: Any) -> list[object]:
     """What an instance of a class that derives from a plain type is as plain data."""
-    for kind in _PLAIN:
+    for kind in PLAIN:
         if isinstance(value, kind):
             return [dict(value.items()) if isinstance(value, dict) else kind(value)]
     return []

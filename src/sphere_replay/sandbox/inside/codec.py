@@ -20,6 +20,11 @@ DEEPEST = 200
 """Containers within containers."""
 _MOST_HEX = 1 << 20
 
+PLAIN: tuple[Any, ...] = (
+    *(bool, int, float, complex, str, bytes),
+    *(tuple, list, dict, set, frozenset),
+)
+"""Types that classes of a program may derive from, and still be fetched as plain data."""
 _SCALARS = frozenset({NoneType, bool, int, float, str})
 _spell = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _read = json.JSONDecoder().raw_decode

@@ -10,8 +10,9 @@ import contextlib
 import os
 import resource
 import stat
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import kernel, landlock, seccomp
@@ -36,13 +37,16 @@ class Confinement:
     """Files and folders that Python and pytest live in."""
     packages: tuple[str, ...]
     """Folders of packages, which programs must not import from."""
-    address_space: int
+    address_space: int = 0
     """What Python and pytest occupy before any program, which its limit is not meant to count."""
 
 
-def address_space() -> int:
-    """Bytes of address space that this process occupies."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+def settled(confinement: Confinement) -> Confinement:
+    """With all loaded that forks need: from now on they find the standard library and no more."""
+    sys.path[:] = [path for path in sys.path if path not in confinement.packages]
+    sys.path_importer_cache.clear()
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return replace(confinement, address_space=pages * resource.getpagesize())
 
 
 def throw_away_uid(role: int) -> int | None:

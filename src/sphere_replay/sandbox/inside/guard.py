@@ -15,12 +15,12 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import repeat
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
-from .suite import Suite
+from .suite import Suite, codes_within
 
 EVENT = "sphere.report"
 
@@ -69,7 +69,7 @@ class Snapshot:
         for value in gc.get_objects():  # also functions within functions, and wrapped ones
             if isinstance(value, FunctionType) and _is_own(value.__module__ or ""):
                 self.functions.add(value)
-                for code in _with_inner(value.__code__):
+                for code in codes_within(value.__code__):
                     self.globals_of[code] = value.__globals__
 
     def change(self) -> str | None:
@@ -204,10 +204,3 @@ def _hook(
 
 def _is_own(name: str) -> bool:
     return name.partition(".")[0] in _OWN_PACKAGES or name.startswith(_OWN_PACKAGES[-1] + ".")
-
-
-def _with_inner(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _with_inner(constant)

@@ -9,15 +9,14 @@ import operator
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .codec import UnplainError
+from .codec import PLAIN, UnplainError
 
-_PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _ARITHMETIC = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"),
     *("lshift", "rshift"),
 )
-_METHOD = object()
+METHOD = object()
 """What the program's side answers for an attribute that is a plain method."""
 
 
@@ -41,7 +40,7 @@ class Handle:
 
     def __getattr__(self, name: str) -> object:
         value = _ask(self, "get", name)
-        if value is not _METHOD:
+        if value is not METHOD:
             return value
 
         def method(self: Handle, /, *positional: object, **named: object) -> object:
@@ -105,11 +104,6 @@ def handle_class(name: str, special: list[object], derived: bool) -> type[Handle
     return type(name.replace("\0", ""), (Handle,), {**fields, **methods})
 
 
-def method_marker() -> object:
-    """What an answer stands for that says: a method."""
-    return _METHOD
-
-
 def number_of(handle: Handle) -> int:
     """The number of a handle's object."""
     number: int = object.__getattribute__(handle, "_sphere_number")
@@ -132,7 +126,7 @@ def _plain_part(handle: Handle) -> list[Any]:
     if not type(handle)._sphere_derived:
         return []
     part: list[Any] = _exactly(list, _ask(handle, "plain"))
-    return part if len(part) == 1 and type(part[0]) in _PLAIN else []
+    return part if len(part) == 1 and type(part[0]) in PLAIN else []
 
 
 def _compared(name: str) -> Callable[[Handle, object], object]:
@@ -141,7 +135,7 @@ def _compared(name: str) -> Callable[[Handle, object], object]:
     def method(self: Handle, other: object) -> object:
         if isinstance(other, Handle):
             return _ask(self, name, other)
-        part = _plain_part(self) if type(other) in _PLAIN else []
+        part = _plain_part(self) if type(other) in PLAIN else []
         return compare(part[0], other) if part else NotImplemented
 
     return method

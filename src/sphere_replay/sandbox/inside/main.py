@@ -12,7 +12,7 @@ def main() -> None:
     """Start with the confinement that the command line gives, as JSON."""
     settings = json.loads(sys.argv[1])
     confinement = confine.Confinement(
-        settings["isolation"], tuple(settings["readable"]), tuple(settings["packages"]), 0
+        settings["isolation"], tuple(settings["readable"]), tuple(settings["packages"])
     )
     scratch = Scratch(in_memory=confinement.isolation == "bubblewrap")
     nursery = Nursery(confinement, scratch.folder("program"))

@@ -56,11 +56,7 @@ def _main(control: socket.socket, confinement: confine.Confinement, folder: str)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that end leave nothing behind
     for name in _WARM:
         importlib.import_module(name)
-    sys.path[:] = [path for path in sys.path if path not in confinement.packages]
-    sys.path_importer_cache.clear()
-    confinement = confine.Confinement(
-        confinement.isolation, confinement.readable, confinement.packages, confine.address_space()
-    )
+    confinement = confine.settled(confinement)
     gc.collect()
     gc.freeze()  # the collector of a fork leaves these pages shared
     control.sendall(tree.anonymous_memory("self").to_bytes(8, "big"))

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from .codec import WireError, decode, encode
-from .handles import Handle, Mirrored, handle_class, method_marker, number_of
+from .handles import METHOD, Handle, Mirrored, handle_class, number_of
 from .library import find, find_exception, name_of
 from .merging import merge
 from .wire import Channel
@@ -181,7 +181,7 @@ class Peer:
         if tag == "k" and type(content) is int and content in self._uses:
             return self._own[content]
         if tag == "m":
-            return method_marker()
+            return METHOD
         raise WireError("no such tag")
 
     def _kind(self, number: int) -> type[Handle]:

@@ -189,11 +189,5 @@ def serve(confinement: confine.Confinement, scratch: Scratch, nursery: Nursery) 
     if isinstance(sys.stdout, io.TextIOWrapper):  # forks inherit it, and end without a flush
         sys.stdout.reconfigure(line_buffering=True, errors="replace")
     reporter.warm_up()
-    # pytest is loaded: from now on programs find the standard library and nothing else.
-    sys.path[:] = [path for path in sys.path if path not in confinement.packages]
-    sys.path_importer_cache.clear()
-    loaded = confine.Confinement(
-        confinement.isolation, confinement.readable, confinement.packages, confine.address_space()
-    )
-    server = Server(loaded, scratch, nursery)
+    server = Server(confine.settled(confinement), scratch, nursery)
     reporter.serve(server.serve, server.folder)

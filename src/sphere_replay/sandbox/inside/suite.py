@@ -24,7 +24,7 @@ class Suite:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 tree = ast.parse(tests)
-                self._codes = list(_codes(compile(tests, path, "exec")))
+                self._codes = list(codes_within(compile(tests, path, "exec")))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return  # pytest will say so
         bound = [name for statement in tree.body for name in _rebound_by(statement)]
@@ -65,11 +65,12 @@ class Suite:
         return None
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_within(code: CodeType) -> Iterator[CodeType]:
+    """Code, and that of all functions and classes in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from codes_within(constant)
 
 
 def _imported(body: Iterable[ast.stmt]) -> Iterator[tuple[str, object]]:
