@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+from typing import Any
 
 import torch
 
@@ -11,16 +12,16 @@ from sphere_replay.integrations.transformers import SphereSFTTrainer
 
 torch.set_num_threads(1)
 fsdp.allow_on_processors()
-train = SphereSFTTrainer.train
+Trainer: Any = SphereSFTTrainer
+save_model = Trainer.save_model
 
 
-def train_sharded(self: SphereSFTTrainer) -> None:
-    train(self)
-    assert self.model is not None
+def save_sharded(self: Any, *args: Any, **options: Any) -> None:
     assert fsdp.sharded(self.model)
+    save_model(self, *args, **options)
 
 
-SphereSFTTrainer.train = train_sharded  # type: ignore[method-assign]  # asks a question more
+Trainer.save_model = save_sharded
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 leave()

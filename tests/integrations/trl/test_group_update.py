@@ -13,7 +13,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from integrations.training import Gradients, history, same_weights, weights
 from integrations.trl.grpo import PROGRAMS, Witness, log_probabilities, surrogate, trainer
 from language import tiny
-from sphere_replay.integrations.trl.gradients import _bare
+from sphere_replay.integrations.transformers.zero import whole_optimizer
 from sphere_replay.replay import UNLABELLED
 
 
@@ -76,7 +76,7 @@ def test_scoring_leaves_everything_as_it_was(tmp_path: Path) -> None:
     weigh, checked = training.replay._weigh, 0
 
     def snapshot() -> tuple[Any, ...]:
-        optimizer = _bare(training.optimizer)
+        optimizer = whole_optimizer(training.optimizer)
         return (
             copy.deepcopy(training.model.state_dict()),
             copy.deepcopy(optimizer.state_dict()),
@@ -154,7 +154,7 @@ def _pinned(model: Any, inputs: Any) -> Tensor:
 
 def _step_by_hand(training: Any, model: Any, lr: float) -> None:
     """AdamW from its formulas, with the moments the trainer's optimizer has so far."""
-    optimizer = _bare(training.optimizer)
+    optimizer = whole_optimizer(training.optimizer)
     decays = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
     pairs = zip(training.model.parameters(), model.parameters(), strict=True)
     for own, moved in pairs:
