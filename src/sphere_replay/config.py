@@ -120,6 +120,9 @@ class RunConfig:
 
         So is the code, whatever the form says of it: see `changed_code`.
         """
+        for name in _BESIDE:
+            if not isinstance(saved.get(name, {}), dict):
+                raise ConfigError(f"{name} of a saved configuration should be a group of entries")
         settings = {name: value for name, value in saved.items() if name not in _BESIDE}
         settings = cls.renamed(settings)
         strangers = sorted(set(settings) - {entry.name for entry in fields(cls)})
@@ -201,8 +204,8 @@ def _finite(name: str, value: float) -> float:
     return float(value)
 
 
-def _shortened(digest: str | None) -> str:
-    return "ours" if digest is None else digest[:10]
+def _shortened(digest: object) -> str:
+    return "ours" if digest is None else str(digest)[:10]
 
 
 def _spelled(annotation: object) -> str:

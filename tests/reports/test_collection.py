@@ -127,6 +127,14 @@ class TestEdited:
         ):
             load_collection(path)
 
+    def test_a_cost_beyond_all_arithmetic_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.json"
+        entries = [entry | {"costs": {"forward": 1e308}} for entry in runs("20%", 0)]
+        content = {"table": "digits", "command": "", "protocol": {}, "runs": entries}
+        path.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"costs\.forward should be a finite number, got 1e"):
+            load_collection(path)
+
     @pytest.mark.parametrize(
         "code", [{}, "1.0", {"version": [], "commit": None, "digest": "x"}], ids=str
     )

@@ -89,6 +89,12 @@ def test_another_constant_is_another_run_which_old_forms_are_not(
         VisionConfig.from_dict(saved)
 
 
+@pytest.mark.parametrize("name", ["constants", "code"])
+def test_groups_that_are_none_are_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} of a saved configuration should be a group"):
+        VisionConfig.from_dict(form(resolve("digits")) | {name: 2.5})
+
+
 def test_options_must_come_by_name() -> None:
     with pytest.raises(ConfigError, match=r"options takes dict\[str, Any\], got 3"):
         resolve("digits", options=3)

@@ -262,12 +262,13 @@ def _from_plugins(path: Path, saved: dict[str, Any]) -> str:
     """A word on the plug-ins that a saved run took parts from, which may not be loaded."""
     from sphere_replay.storage.files import read_json
 
-    parts = [part for part in saved.get("code", {}) if part != "sphere_replay"]
+    code = saved.get("code")
+    parts = [part for part in code if part != "sphere_replay"] if isinstance(code, dict) else []
+    if not parts:
+        return ""
     manifest = (path if path.is_dir() else path.parent) / "manifest.json"
     plugins = read_json(manifest).get("plugins", {}) if manifest.is_file() else {}
     sources = {str(entry["source"]) for entry in plugins.values() if entry["source"]}
-    if not parts:
-        return ""
     named = " ".join(f"--plugin {source}" for source in sorted(sources)) or "--plugin FILE"
     return f"; the run has its {' and '.join(parts)} from a plug-in: give it by {named}"
 

@@ -1,6 +1,5 @@
 """Whether results can be what they say: shapes, and the range of every number, wherever read."""
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +8,8 @@ from sphere_replay.errors import DataError
 from sphere_replay.runs.records import record_of
 
 _PARTS = ("metrics", "replay", "reward", "costs", "course")
+_LARGEST = 1e150
+"""Statistics square what they are given."""
 _REMEDY = "restore it from a copy, or make it again"
 
 
@@ -95,7 +96,11 @@ def _check_numbers(value: Any, where: str) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and -_LARGEST <= value <= _LARGEST
+    )
 
 
 def _kind(value: Any) -> str:

@@ -60,7 +60,10 @@ class Worker:
         """What keeps programs to their limit of memory, in words."""
         if self._group is not None:
             return "a control group (memory.max, memory.swap.max=0, pids.max)"
-        return "limits of the kernel per process and the worker's account of all of them"
+        return (
+            "limits of the kernel per process and the worker's account of all of them "
+            "(no control group of version 2 may be made here)"
+        )
 
     @property
     def pid(self) -> int:
