@@ -206,10 +206,10 @@ class TileGeometry:
         # rows tell almost always; where they do not, the search is done again.
         if self._small:  # they need no product of their own
             radius = self._search(columns)
-            few = radius[:, self._few].median(dim=1).values.min()
+            few = float(radius[:, self._few].median(dim=1).values.min())
         else:
             few = self._radius_of_few(min(columns))
-        if self._sharpen(float(few) / self.unit) or not self._small:
+        if self._sharpen(few / self.unit) or not self._small:
             radius = self._search(columns)
         if self._sharpen(float(radius.median(dim=1).values.min()) / self.unit):
             radius = self._search(columns)
