@@ -131,8 +131,7 @@ class _Terms:
     def of(self, chosen: Tensor, costs: Tensor) -> Tensor:
         """Terms `[n]` of some memories, from their exact costs to all `[n, m]`."""
         result, recipe = self._result, self._recipe
-        precise = costs.to(accumulation_dtype(costs.device))
-        kernel = torch.exp(precise / -result.eps_s)
+        kernel = _kernel(costs, result.eps_s)
         if recipe.leave_one_out:
             kernel[torch.arange(len(chosen)), chosen] = 0.0
         consensus = self._delta[chosen]
@@ -152,9 +151,9 @@ class _Terms:
         else:
             flipped = (consensus > 0) != (result.consensus[chosen] > 0)
             moved = result.target[chosen] * flipped
-            carried = self._transport_error(chosen, precise, risk_error)
+            carried = self._transport_error(chosen, costs, risk_error)
             change, moved = pulled + moved + 2 * carried, moved + carried
-        backing = self._backing_error(chosen, precise)
+        backing = self._backing_error(chosen, costs)
         if backing is None:
             return self._alpha * (change + moved) / (2 * result.mass)
         return (self._alpha * change + backing) / result.mass
@@ -175,7 +174,7 @@ class _Terms:
         result, reached = self._result, self._trace.log_reached
         if reached is None:
             return torch.zeros_like(risk_error)
-        sent, received = (torch.exp(costs / -result.eps_t) @ self._reached).T
+        sent, received = (_kernel(costs, result.eps_t) @ self._reached).T
         size = len(result.target)
         target = self._a[chosen] * received / size
         divided = (sent / reached[chosen].exp() - 1).abs() / size
@@ -188,10 +187,15 @@ class _Terms:
         result, a = self._result, self._result.agreement
         if a == 0 or self._labels is None or result.backing is None:
             return None
-        kernel = torch.exp(costs / -result.eps_s)
+        kernel = _kernel(costs, result.eps_s)
         kernel[torch.arange(len(chosen)), chosen] = 0.0
         exact = shares_of_votes(kernel, self._labels, chosen, Votes(self._recipe.votes))
         # Not the weights over their factor, which may be zero.
         floor = (1 - self._alpha) / len(result.weights)
         unbacked = floor + self._alpha * result.sensitivity[chosen]
         return unbacked * a * (exact - result.backing[chosen]).abs()
+
+
+def _kernel(costs: Tensor, eps: float) -> Tensor:
+    """exp(-C/eps) in the precision of the costs, to be summed in float64."""
+    return torch.mul(costs, -1 / eps).exp_().to(accumulation_dtype(costs.device))

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sphere_replay.allocation.urn import Urn, draw_of_all, first_of_each
+from sphere_replay.allocation.urn import SPARE, Urn, draw_of_all, first_of_each
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
 from sphere_replay.validation import Choice
 
 LARGE = 1 << 16
 """Memories beyond which draws search cumulated sums: shuffles and heaps of all take too long."""
-
-_SPARE = 16
 
 
 class Scheme(Choice):
@@ -69,7 +67,7 @@ def draw(
 def draw_distinct(size: int, count: int, generator: torch.Generator | None = None) -> Tensor:
     """`count` distinct numbers below `size`, uniformly and in random order; all if few."""
     if size > LARGE and 2 * count < size:
-        found = torch.randint(size, (2 * count + _SPARE,), generator=generator)
+        found = torch.randint(size, (2 * count + SPARE,), generator=generator)
         found = first_of_each(found)[:count]
         if len(found) == count:
             return found

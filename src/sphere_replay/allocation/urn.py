@@ -8,7 +8,7 @@ from sphere_replay.numeric import accumulation_dtype, as_probabilities
 _BLOCK = 128
 """About the root of a million; the work of a batch is then too little for torch to share it out to
 threads, which on a busy machine takes longer than the work."""
-_SPARE = 16
+SPARE = 16
 """Draws beyond twice as many as are wanted, where those that come again are passed over."""
 _ATTEMPTS = 8
 
@@ -64,7 +64,7 @@ class Urn:
         if ends[-1] == 0:
             return found
         for _ in range(_ATTEMPTS if distinct else 1):
-            wanted = 2 * count + _SPARE if distinct else count
+            wanted = 2 * count + SPARE if distinct else count
             points = torch.rand(wanted, generator=generator, dtype=ends.dtype, device=ends.device)
             points = _below(points * ends[-1], ends[-1])
             blocks = torch.searchsorted(ends, points, right=True)

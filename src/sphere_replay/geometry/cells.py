@@ -39,8 +39,8 @@ class Cells:
         points: The rows, cell after cell.
         members: Which memory each place holds, `[m]`; `places` is the inverse.
         cell_of: Cell of each place, `[m]`.
-        spans: The places of each cell, and `sizes` how many these are.
-        centers: Mean of each cell, `[c, d]`.
+        spans: The places of each cell, `starts` the first of them, `sizes` how many these are.
+        centers: Mean of each cell, `[c, d]`, and `lengths`: |c|².
     """
 
     points: Tensor
@@ -64,13 +64,16 @@ class Cells:
         self.places[self.members] = torch.arange(size, device=device)
         self.sizes = torch.tensor([len(group) for group in groups], device=device)
         self.cell_of = torch.arange(len(groups), device=device).repeat_interleave(self.sizes)
-        stops = self.sizes.cumsum(0).tolist()
-        self.spans = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
+        stops = self.sizes.cumsum(0)
+        self.starts = stops - self.sizes
+        bounds = zip(self.starts.tolist(), stops.tolist(), strict=True)
+        self.spans = [slice(start, stop) for start, stop in bounds]
         self.points = torch.empty(size, dim, device=device)
         for start in range(0, size, _SORTED_AT_ONCE):
             part = slice(start, start + _SORTED_AT_ONCE)
             self.points[part] = rows.chosen(self.members[part])
         self.centers = torch.stack([self.points[span].mean(dim=0) for span in self.spans])
+        self.lengths = squared_lengths(self.centers)
         self._near: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
@@ -99,10 +102,19 @@ class Cells:
         return self._near[pairs]
 
 
-def costs_between(left: Tensor, right: Tensor, *, root: bool) -> Tensor:
-    """|a - b|² of all pairs `[n, k]`, or its square root, by products."""
-    squared = torch.addmm(right.square().sum(dim=1), left, right.T, alpha=-2)
-    squared.add_(left.square().sum(dim=1, keepdim=True)).clamp_(min=0)
+def squared_lengths(points: Tensor) -> Tensor:
+    """|a|² `[n]` of points `[n, d]`, in one pass over them."""
+    lengths: Tensor = torch.linalg.vector_norm(points, dim=1)
+    return lengths.square_()
+
+
+def costs_between(
+    left: Tensor, right: Tensor, *, root: bool, lengths: Tensor | None = None
+) -> Tensor:
+    """|a - b|² of all pairs `[n, k]`, or its square root, by products; `lengths` are |b|²."""
+    lengths = squared_lengths(right) if lengths is None else lengths
+    squared = torch.addmm(lengths, left, right.T, alpha=-2)
+    squared.add_(squared_lengths(left)[:, None]).clamp_(min=0)
     return squared.sqrt_() if root else squared
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from sphere_replay.geometry.scratch import working
 from sphere_replay.geometry.threads import in_order
 from sphere_replay.numeric import accumulation_dtype
 
@@ -82,15 +83,20 @@ class UnitRows:
             self._held = self._unit(slice(None))
         return self._held[rows]
 
-    def _unit(self, rows: slice | Tensor) -> Tensor:
-        block = self._normalized(rows)
+    def _working(self, rows: slice) -> Tensor:
+        shape = len(range(len(self))[rows]), self._features.shape[1]
+        return working("unit rows", shape, self._precision, self._features.device)
+
+    def _unit(self, rows: slice | Tensor, out: Tensor | None = None) -> Tensor:
+        block = self._normalized(rows, out)
         if self._mean is None:
             return block
         return block.sub_(self._mean).div_(self._centered_norms[rows, None])
 
     def rough_center(self) -> Tensor:
         """About the mean row `[d]`: good enough as an origin, on which no distance depends."""
-        return self._unit(slice(0, len(self), 1 + len(self) // _SAMPLE)).mean(dim=0)
+        rows = slice(0, len(self), 1 + len(self) // _SAMPLE)
+        return self._unit(rows, self._working(rows)).mean(dim=0)
 
     def sample(self) -> Tensor:
         """256 unit rows in float64, spread without the period that classes may come in."""
@@ -98,8 +104,11 @@ class UnitRows:
         return self._unit(places.long().to(self._features.device))
 
     def of_units(self, work: Callable[[slice, Tensor], Result]) -> list[Result]:
-        """`work` on all unit rows in float64, a block at a time, which it may write to."""
-        return self._of_blocks(lambda rows: work(rows, self._unit(rows)))
+        """`work` on all unit rows in float64, a block at a time, which it may write to.
+
+        The block's memory is the next one's, too.
+        """
+        return self._of_blocks(lambda rows: work(rows, self._unit(rows, self._working(rows))))
 
     def all(self, dtype: torch.dtype, origin: Tensor | None = None) -> Tensor:
         """Every unit row `[m, d]`, as seen from `origin` `[d]`, in the given precision."""
@@ -111,8 +120,9 @@ class UnitRows:
         self.of_units(write)
         return points
 
-    def _normalized(self, rows: slice | Tensor) -> Tensor:
-        return self._features[rows] / self._norms[rows, None]  # float64, as the norms are
+    def _normalized(self, rows: slice | Tensor, out: Tensor | None = None) -> Tensor:
+        # In float64, as the norms are.
+        return torch.div(self._features[rows], self._norms[rows, None], out=out)
 
     def _of_blocks(self, work: Callable[[slice], Result]) -> list[Result]:
         """`work` on all rows, a block at a time."""
@@ -131,7 +141,8 @@ def _norms(rows: Tensor, floor: float = 0.0) -> Tensor:
         scale = torch.where(largest > 0, largest, 1.0)
         norms = torch.linalg.vector_norm(rows / scale, dim=1) * scale[:, 0]
     else:
-        norms = torch.linalg.vector_norm(rows, dim=1, dtype=precision)
+        precise = working("unit rows", rows.shape, precision, rows.device).copy_(rows)
+        norms = torch.linalg.vector_norm(precise, dim=1)
     return torch.where(norms > floor, norms, torch.inf)
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from sphere_replay.geometry.cells import Cells, costs_between
 from sphere_replay.geometry.moments import Moments
+from sphere_replay.geometry.scratch import working
 from sphere_replay.geometry.threads import in_order
 
 LEAST_EXPONENT, LARGEST_EXPONENT = -87.0, 30.0
@@ -110,13 +111,14 @@ class Far:
         cells, centers, skew = self._cells, self._cells.centers, self._moments.skew
         seen = self._seen
         totals, lengths, tilts = self._weighted(stacked)
+        tilts_inside = (tilts * centers).sum(dim=2)
         result = torch.empty_like(stacked)
 
         def carry(batch: Tensor) -> None:
             reach, own = self._reach(batch), centers[batch]
             seen_by_slope = reach.kernel * reach.slope
             for k in range(stacked.shape[1]):
-                toward = own @ tilts[k].T - (centers * tilts[k]).sum(dim=1)
+                toward = own @ tilts[k].T - tilts_inside[k]
                 tilted = totals[:, k] + reach.slope * (2 * toward - lengths[:, k])
                 weights = reach.kernel * tilted
                 sloped = weights * reach.slope
@@ -152,19 +154,24 @@ class Far:
         apart = common.sum(dim=1, keepdim=True) * own - common @ centers
         steepness = slopes + 2 * (turned + apart @ moments.common)
         # How slopes spread: along each cell's own directions, and in all others for the batch.
-        ratio = float(bend.sum() / slope.sum().clamp(min=_TINY))
-        damped = centers - ratio * centers @ moments.covariance
+        damped = self._damped
+        if damped is None:
+            damped = self._damp(float(bend.sum() / slope.sum().clamp(min=_TINY)))
         basis = torch.nn.functional.normalize(moments.factors[:, batch], dim=2, eps=_TINY)
         basis = basis.transpose(0, 1).contiguous()
-        along = (basis.flatten(0, 1) @ damped.T).view(*basis.shape[:2], -1)
+        shape = *basis.shape[:2], len(centers)
+        along = working("slopes", (shape[0] * shape[1], shape[2]), own.dtype, own.device)
+        along = torch.mm(basis.flatten(0, 1), damped.T, out=along).view(*shape)
         along -= basis @ damped[batch, :, None]
         along *= 2 * reach.slope[:, None]
-        weighted = along * share[:, None]
+        weighted = working("weighted", shape, own.dtype, own.device)
+        torch.mul(along, share[:, None], out=weighted)
         middle = weighted.sum(dim=2)
         inside = weighted @ along.transpose(1, 2) - middle[:, :, None] * middle[:, None]
         weight = cells.sizes[batch] / cells.sizes[batch].sum()
         means = share @ damped
-        outside = (damped * (weight @ share)[:, None]).T @ damped
+        outside = working("outside", damped.shape, own.dtype, own.device)
+        outside = torch.mul(damped, (weight @ share)[:, None], out=outside).T @ damped
         outside = (outside - (means * weight[:, None]).T @ means) * 4 * slope.mean().square()
         root_bend = (share * reach.root_bend).sum(dim=1)
         gains = []
@@ -184,7 +191,8 @@ class Far:
 
     def _reach(self, batch: Tensor) -> Reach:
         centers, moments, eps = self._cells.centers, self._moments, self._eps
-        squared = costs_between(centers[batch], centers, root=False)
+        lengths = self._cells.lengths
+        squared = costs_between(centers[batch], centers, root=False, lengths=lengths)
         if self._root:
             distance = squared.clamp(min=_TINY).sqrt()
             exponent, slope = distance / -eps, 1 / (2 * eps * distance)
@@ -192,13 +200,22 @@ class Far:
         else:
             exponent, slope = squared / -eps, squared.new_full((1, 1), 1 / eps)
             bend, root_bend = 2 * slope.square(), torch.zeros_like(slope)
-        skewed = centers[batch] @ moments.skew.T - (centers * moments.skew).sum(dim=1)
+        skewed = centers[batch] @ moments.skew.T - moments.skew_inside
         # Cells that are too wide for the scale have no use for more than half of the way.
         widened = torch.minimum(bend * moments.seen[batch], exponent / -2)
         exponent += widened - slope * moments.length
         exponent += slope.square() * (moments.wobble / 2 - 2 * skewed)
         kernel = exponent.clamp_(LEAST_EXPONENT, 0.0).exp_()
         return Reach(kernel.masked_fill_(self._near[batch], 0.0), slope, bend, root_bend)
+
+    @cached_property
+    def _damped(self) -> Tensor | None:
+        """Centers as slopes see them; None for square roots, whose slopes are not all alike."""
+        return None if self._root else self._damp(2 / self._eps)
+
+    def _damp(self, ratio: float) -> Tensor:
+        """By how much bends there are for each slope."""
+        return self._cells.centers - ratio * self._cells.centers @ self._moments.covariance
 
     def _weighted(self, stacked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Σ w `[c, p]`, Σ w (|v|² - mean) `[c, p]` and Σ w v `[p, c, d]` of each cell."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.geometry.cells import Cells
+from sphere_replay.geometry.scratch import working
 from sphere_replay.geometry.threads import in_order
 
 RANK = 8
@@ -28,7 +29,7 @@ class Moments:
         share: s, `[c]`, and `common`: R, `[d, d]`.
         covariance: The mean of Σ_b over memories, `[d, d]`.
         length: Mean of |v|², `[c]`, and `wobble`: its variance.
-        skew: t, `[c, d]`.
+        skew: t, `[c, d]`, and `skew_inside`: c_b·t_b, `[c]`.
         seen: D^T Σ_b D for D = c_a - c_b, `[c, c]`: how wide cell b is, seen from that of row a.
     """
 
@@ -50,6 +51,7 @@ class Moments:
 
         parts = in_order(measure, range(count), cells.points.device)
         self.covariance = sum(parts, new(dim, dim)) / len(cells.points)
+        self.skew_inside = (cells.centers * self.skew).sum(dim=1)
         scaled = self.factors * cells.sizes.sqrt()[:, None]
         flat = scaled.reshape(-1, dim)
         self.common = self.covariance - flat.T @ flat / len(cells.points)
@@ -75,8 +77,10 @@ class Moments:
         )
 
     def along(self, cells: Cells, rows: Tensor) -> Tensor:
-        """E_b (c_a - c_b) of the given a and all b, `[n, r, c]`."""
-        along = cells.centers[rows] @ self.factors.flatten(0, 1).T
+        """E_b (c_a - c_b) of the given a and all b, `[n, r, c]`; the next call's, too."""
+        own, factors = cells.centers[rows], self.factors.flatten(0, 1)
+        out = working("along", (len(rows), len(factors)), own.dtype, own.device)
+        along = torch.mm(own, factors.T, out=out)
         return along.view(len(rows), *self._offsets.shape).sub_(self._offsets)
 
 

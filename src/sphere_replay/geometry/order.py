@@ -1,19 +1,16 @@
 """Exact order without sorting: the k smallest of each row, and order statistics of a stream."""
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from sphere_replay.geometry.scratch import working
+
 _NUMPY = find_spec("numpy") is not None
 _SORTED_WHOLE = 1024
 """Columns up to which numpy sorts a row faster than candidates are found."""
-
-_COPIED = 1 << 18
-_OWN = threading.local()
-"""Where this thread sorts up to so many values: to write to new memory takes longer."""
 
 _GROUP = 4
 _RADIX_BITS = 16
@@ -26,21 +23,10 @@ def smallest(rows: Tensor, count: int) -> Tensor:
         rows = rows.gather(1, columns)
     if rows.shape[1] <= _SORTED_WHOLE and _NUMPY and rows.device.type == "cpu":
         # Vectorised, and so several times faster than any selection by torch.
-        ordered = _copied(rows)
+        ordered = working("sorted rows", rows.shape, rows.dtype, rows.device).copy_(rows)
         ordered.numpy().sort(axis=1)
         return ordered[:, :count].clone()
     return rows.topk(count, dim=1, largest=False).values
-
-
-def _copied(rows: Tensor) -> Tensor:
-    """The same rows in memory of this thread, until the next call; large ones in new memory."""
-    if rows.numel() > _COPIED:
-        return rows.clone(memory_format=torch.contiguous_format)
-    held: Tensor | None = getattr(_OWN, "held", None)
-    if held is None or held.dtype != rows.dtype:
-        with torch.inference_mode(False):  # it serves outside of it, too
-            held = _OWN.held = torch.empty(_COPIED, dtype=rows.dtype)
-    return held[: rows.numel()].view(rows.shape).copy_(rows)
 
 
 def _candidates(rows: Tensor, count: int) -> Tensor | None:

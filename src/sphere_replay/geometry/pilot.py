@@ -102,6 +102,7 @@ def _sums(
         kernel = rows.costs.mul_(-1 / eps).clamp_(min=LEAST_EXPONENT).exp_()
         precise = accumulation_dtype(kernel.device)
         sums = torch.zeros(len(kernel), count, dtype=precise, device=kernel.device)
-        parts.append((rows.places, size, sums.index_add_(1, cell_of, kernel.to(precise))))
+        sums.scatter_add_(1, cell_of.expand_as(kernel), kernel.to(precise))
+        parts.append((rows.places, size, sums))
     places, sizes, by_cell = (torch.cat(each) for each in zip(*parts, strict=True))
     return places, sizes, by_cell

@@ -63,8 +63,11 @@ class CostSource(Protocol):
         """What the source itself keeps in memory, beyond what the caller gave it."""
         ...
 
-    def block(self, rows: slice, cols: slice) -> Tensor:
-        """C[rows, cols], not to be written to; a square block has an exactly zero diagonal."""
+    def block(self, rows: slice, cols: slice, out: Tensor | None = None) -> Tensor:
+        """C[rows, cols], not to be written to; a square block has an exactly zero diagonal.
+
+        `out` is memory of this shape that may come to hold it.
+        """
         ...
 
     def band(self, rows: slice, columns: Sequence[slice]) -> Iterator[Tensor]:
@@ -160,22 +163,26 @@ class PointSource:
         """Take the sharp way, which serves every scale."""
         self._fast, self._anchored, self._finest_eps = None, None, 0.0
 
-    def block(self, rows: slice, cols: slice) -> Tensor:
+    def block(self, rows: slice, cols: slice, out: Tensor | None = None) -> Tensor:
         """Distances `[len(rows), len(cols)]`."""
-        return next(self.band(rows, [cols]))
+        return next(self.band(rows, [cols], out))
 
-    def band(self, rows: slice, columns: Sequence[slice]) -> Iterator[Tensor]:
+    def band(
+        self, rows: slice, columns: Sequence[slice], out: Tensor | None = None
+    ) -> Iterator[Tensor]:
         """Distances between the rows and each slice of columns; one fast product serves them all.
 
-        Wide products use a processor better than square ones.
+        Wide products use a processor better than square ones. `out` is memory for the product.
         """
-        for cols, squared in zip(columns, self._squared(rows, columns), strict=True):
+        for cols, squared in zip(columns, self._squared(rows, columns, out), strict=True):
             distances = squared.sqrt_() if self._root else squared
             if rows == cols:
                 distances.fill_diagonal_(0)
             yield distances.to(self.dtype)
 
-    def _squared(self, rows: slice, columns: Sequence[slice]) -> Iterator[Tensor]:
+    def _squared(
+        self, rows: slice, columns: Sequence[slice], out: Tensor | None
+    ) -> Iterator[Tensor]:
         if self._anchored is not None:
             yield from self._anchored.squared(rows, columns)
             return
@@ -183,7 +190,7 @@ class PointSource:
             yield from (self._sharp_block(rows, cols) for cols in columns)
             return
         first = columns[0].start
-        products = self._fast[rows] @ self._fast[first : columns[-1].stop].T
+        products = torch.mm(self._fast[rows], self._fast[first : columns[-1].stop].T, out=out)
         norms = self._norms[rows]
         for cols in columns:
             part = products[:, cols.start - first : cols.stop - first]
@@ -249,7 +256,7 @@ class MatrixSource:
         """The caller's numbers are as precise as they are."""
         return False
 
-    def block(self, rows: slice, cols: slice) -> Tensor:
+    def block(self, rows: slice, cols: slice, out: Tensor | None = None) -> Tensor:
         """A view of the caller's matrix."""
         return self._matrix[rows, cols]
 

@@ -7,8 +7,6 @@ How many tiles are kept, and how many are made anew for every pass, is all that 
 """
 
 import math
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -19,6 +17,7 @@ from torch.nn.functional import threshold
 from sphere_replay.geometry.calibration import scale_of_neighbors
 from sphere_replay.geometry.order import order_statistics, smallest
 from sphere_replay.geometry.protocol import Neighborhood
+from sphere_replay.geometry.scratch import Lender, working
 from sphere_replay.geometry.sources import CostSource
 from sphere_replay.geometry.threads import in_order
 from sphere_replay.numeric import accumulation_dtype
@@ -40,11 +39,8 @@ _SAMPLE = 128
 _TOGETHER = 4
 """Tiles of a row that are made by one product."""
 
-_KERNELS_UP_TO = 512
-"""Memories whose kernels are kept beside their distances: each is applied two or three times."""
-
-_SPARE: deque[Tensor] = deque(maxlen=4)
-"""Kernels of geometries that are gone, a MiB each: writing to new memory takes longer than exp."""
+_SMALL = 512
+"""Memories that are one tile, whose kernels are kept too: each is applied two or three times."""
 
 Band = tuple[slice, list[slice]]
 """Rows, and columns of adjacent tiles."""
@@ -64,7 +60,6 @@ class TileGeometry:
     def __init__(
         self, source: CostSource, keep_bytes: int | None = None, panel_bytes: int = 1 << 27
     ) -> None:
-        self._lent: list[Tensor] = []
         self._source = source
         self._keep_bytes = keep_bytes
         self._panel_bytes = panel_bytes
@@ -73,7 +68,7 @@ class TileGeometry:
         self._tile = TILE.get(source.device.type, DEFAULT_TILE)
         self._filled = False
         self._kernels: dict[tuple[int, int, float], Tensor] = {}
-        self._own = threading.local()
+        self._lender = Lender()
         self._vector_dtype = accumulation_dtype(source.device)
         self.unit = 1.0
         """C = distance / unit; set once by whoever chose the distance."""
@@ -94,6 +89,10 @@ class TileGeometry:
     def device(self) -> torch.device:
         """Where the products are computed."""
         return self._source.device
+
+    @property
+    def _small(self) -> bool:
+        return self.size <= min(_SMALL, self._tile) and self._keep_bytes is None
 
     def apply_kernel(self, eps: float, vectors: Tensor, *, others_only: bool = False) -> Tensor:
         """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`; tiles are summed in float64."""
@@ -205,8 +204,13 @@ class TileGeometry:
         columns = [min(k, self.size - 1) for k in neighbors]
         # Radii are what kernel scales are made of: they must be as sharp as those scales. A few
         # rows tell almost always; where they do not, the search is done again.
-        self._sharpen(self._radius_of_few(min(columns)) / self.unit)
-        radius = self._search(columns)
+        if self._small:  # they need no product of their own
+            radius = self._search(columns)
+            few = float(radius[:, self._few].median(dim=1).values.min())
+        else:
+            few = self._radius_of_few(min(columns))
+        if self._sharpen(few / self.unit) or not self._small:
+            radius = self._search(columns)
         if self._sharpen(float(radius.median(dim=1).values.min()) / self.unit):
             radius = self._search(columns)
         return radius / self.unit
@@ -223,9 +227,13 @@ class TileGeometry:
                 break
         return [eps / self.unit for eps in scales]
 
+    @property
+    def _few(self) -> slice:
+        return slice(0, self.size, 1 + self.size // FEW)
+
     def _radius_of_few(self, neighbor: int) -> float:
         """The median raw distance of a few rows to that neighbour."""
-        few = self._source.block(slice(0, self.size, 1 + self.size // FEW), slice(0, self.size))
+        few = self._source.block(self._few, slice(0, self.size))
         return float(smallest(few, neighbor + 1)[:, -1].median())
 
     def _scales(
@@ -358,6 +366,10 @@ class TileGeometry:
     ) -> Iterator[tuple[slice, slice, Result]]:
         """`work` on every tile of the upper triangle, row by row: kept tiles, then others."""
         self._fill()
+        if self._small:  # nothing to spread over threads
+            whole = slice(0, self.size)
+            yield whole, whole, work(whole, whole, self._kept[0, 0])
+            return
         pieces = [
             piece
             for row in self._slices()
@@ -392,46 +404,28 @@ class TileGeometry:
         rows, columns = piece
         if (rows.start, columns[0].start) in self._kept:
             return [self._kept[rows.start, cols.start] for cols in columns]
+        if self._small:
+            shape = self.size, self.size
+            out = self._lender.tensor(shape, self.dtype, self.device)
+            return [self._source.block(rows, columns[0], out)]
         return list(self._source.band(rows, columns))
 
     def _kernel(self, rows: slice, cols: slice, distances: Tensor, eps: float) -> Tensor:
         """exp(-C/eps) of a tile; those of a small memory are kept, for they are asked for again."""
-        small = self.size <= _KERNELS_UP_TO and self._keep_bytes is None
         key = (rows.start, cols.start, eps * self.unit)
-        if small and (kept := self._kernels.get(key)) is not None:
+        if (kept := self._kernels.get(key)) is not None:
             return kept
-        kernel = self._spare(distances) if small else self._buffer(distances)
+        if self._small:
+            kernel = self._lender.tensor(distances.shape, self.dtype, self.device)
+        else:
+            kernel = working("kernel", distances.shape, self.dtype, self.device)
         torch.mul(distances, -1 / (eps * self.unit), out=kernel)
         if self._vanishing(eps):
             kernel.clamp_(min=_LEAST_EXPONENT[self.dtype])
         kernel.exp_()
-        if small:
+        if self._small:
             self._kernels[key] = kernel
         return kernel
-
-    def _spare(self, like: Tensor) -> Tensor:
-        """A tile of this geometry's own until it is gone."""
-        if self.device.type != "cpu" or self.dtype != torch.float32:
-            return torch.empty_like(like)
-        try:
-            held = _SPARE.pop()
-        except IndexError:
-            with torch.inference_mode(False):  # the next geometry may be outside of it
-                held = torch.empty(_KERNELS_UP_TO**2)
-        self._lent.append(held)
-        return held[: like.numel()].view(like.shape)
-
-    def __del__(self) -> None:
-        """Hand tiles on to geometries to come."""
-        _SPARE.extend(getattr(self, "_lent", ()))  # there are none if it was never made
-
-    def _buffer(self, like: Tensor) -> Tensor:
-        """The working tile of this thread."""
-        if not hasattr(self._own, "buffer"):
-            side = min(self._tile, self.size)
-            self._own.buffer = torch.empty(side**2, dtype=self.dtype, device=self.device)
-        buffer: Tensor = self._own.buffer
-        return buffer[: like.numel()].view(like.shape)
 
     def _vanishing(self, eps: float) -> bool:
         """Whether exp(-C/eps) may be too small for a number."""
