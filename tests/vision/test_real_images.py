@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from sphere_replay.vision import ImageData, build_stream, load_images
+from sphere_replay.vision.cache import cache_folder
 
 FOLDER = os.environ.get("SPHERE_DATA")
+CACHE = cache_folder()
+"""That of the machine; while tests run they have one of their own."""
 pytestmark = pytest.mark.skipif(not FOLDER, reason="SPHERE_DATA is not set")
 
 
@@ -19,7 +22,7 @@ def load(name: str) -> ImageData:
     assert FOLDER is not None
     if not (Path(FOLDER) / name).is_dir():
         pytest.skip(f"{name} is not in SPHERE_DATA")
-    return load_images(name, FOLDER)
+    return load_images(name, FOLDER, cache=CACHE)
 
 
 def test_mnist_is_complete() -> None:
