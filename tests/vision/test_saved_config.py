@@ -77,6 +77,22 @@ def test_the_recipe_is_written_where_it_matters() -> None:
     assert form(resolve("digits"))["constants"]["selection"] == {"kind": "Uniform"}
 
 
+def test_what_a_label_is_taken_for_is_written_where_labels_follow_it() -> None:
+    asymmetric = resolve("digits", noise_kind="asymmetric")
+    taken_for = form(asymmetric)["constants"]["lookalikes"]
+    assert taken_for == {"7": 1, "2": 7, "5": 6, "6": 5, "3": 8}
+    assert VisionConfig.from_dict(form(asymmetric)) == asymmetric
+    assert "lookalikes" not in form(resolve("digits"))["constants"]
+
+
+def test_forms_from_before_a_constant_was_written_are_still_read() -> None:
+    config = resolve("digits")
+    saved = form(config)
+    assert saved["constants"].pop("evaluation") == {"tail": 10}
+    assert VisionConfig.from_dict(saved) == config
+    assert identity(saved) != identity(config.to_dict())
+
+
 def test_another_constant_is_another_run_which_old_forms_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

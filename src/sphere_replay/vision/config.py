@@ -33,6 +33,9 @@ NARROWEST_CHANNELS_LAST = 8
 """Below it torch's CPU kernels for this format write past their buffers on processors without
 AVX-512: the process aborts, or worse, goes on."""
 
+TAIL = 10
+"""Evaluations in the last quarter of the last task: a single step is a noisy one."""
+
 OF_ENCODERS = ("encoder", "hidden", "geometry")
 """Settings that mean nothing without an encoder, and then are no part of a run's identity."""
 
@@ -282,7 +285,7 @@ class VisionConfig(ScheduledSettings, RunConfig):
 
     @property
     def constants(self) -> dict[str, Any]:
-        """Of the selection, the host, the network, the views and the split into tasks."""
+        """Of the selection, the host, the network, the views, the stream and its evaluation."""
         spec = dataset_spec(self.dataset)
         return {
             "selection": described(self.selection_on(self.recipe)),
@@ -291,8 +294,18 @@ class VisionConfig(ScheduledSettings, RunConfig):
             "network": dict(NETWORK),
             "views": described(self.views) | {"strong": dict(STRONG)},
             "stream": {"classes": spec.num_classes, "tasks": spec.tasks},
+            "evaluation": {"tail": TAIL},
+            **self._lookalikes,
             **({"dataset": seen(self.dataset)} if self.dataset.startswith(HUB) else {}),
         }
+
+    @property
+    def _lookalikes(self) -> dict[str, Any]:
+        """By name, because the keys of JSON are no numbers; nothing where no label follows them."""
+        if self.noise_kind != NoiseKind.ASYMMETRIC:
+            return {}
+        taken_for = LOOKALIKES[self.dataset]
+        return {"lookalikes": {str(real): taken for real, taken in taken_for.items()}}
 
     @property
     def run_name(self) -> str:

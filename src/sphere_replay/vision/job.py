@@ -15,7 +15,7 @@ from sphere_replay.hosts import Batch, Step
 from sphere_replay.runs.job import ReplayTally, check_device, diverged, in_last_quarter, ratio
 from sphere_replay.runs.recording import Recorder, Shown, moments_of
 from sphere_replay.vision.assembly import build_host
-from sphere_replay.vision.config import VisionConfig
+from sphere_replay.vision.config import TAIL, VisionConfig
 from sphere_replay.vision.datasets import ImageData, load_images
 from sphere_replay.vision.encoders import load_encoder
 from sphere_replay.vision.encoding import encode_images
@@ -23,8 +23,6 @@ from sphere_replay.vision.evaluation import evaluate
 from sphere_replay.vision.stream import build_stream, keep_stream
 
 LOG_EVERY = 50
-TAIL = 10
-"""Evaluations in the last quarter of the last task: a single step is a noisy one."""
 
 
 @dataclass
