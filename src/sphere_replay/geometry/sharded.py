@@ -97,7 +97,7 @@ class ShardedGeometry(TileGeometry):
                 ) -> Result:
                     return work(rows, cols, distances(rows, cols))
 
-                done = in_order(on_tile, columns, self.device)
+                done = in_order(on_tile, columns, self.device, even_one=True)
                 for cols, result in zip(columns, done, strict=True):
                     yield rows, cols, result
 
@@ -169,7 +169,8 @@ class ShardedGeometry(TileGeometry):
                     before = nearest[rows.start - own.start : rows.stop - own.start]
                     return _smallest_of([before, distances(rows, cols)], wanted)
 
-                nearest = torch.cat(list(in_order(panel, self._tiles(self.ring.rank), self.device)))
+                tiles = self._tiles(self.ring.rank)
+                nearest = torch.cat(list(in_order(panel, tiles, self.device, even_one=True)))
         return self.gather(nearest[:, columns].to(self._vector_dtype)).T
 
     def _radius_of_few(self, neighbor: int) -> float:
@@ -191,8 +192,12 @@ class ShardedGeometry(TileGeometry):
         if not self._sharp:
             sample = (sample - self._origin).to(self.dtype)
         points = self._points(self.ring.rank, self._travelling)
+
+        def panel(cols: slice) -> Tensor:
+            return self._distances(sample, points(cols))
+
         tiles = self._tiles(self.ring.rank)
-        found = torch.cat([self._distances(sample, points(cols)) for cols in tiles], dim=1)
+        found = torch.cat(list(in_order(panel, tiles, self.device, even_one=True)), dim=1)
         places = sum(len(rows) for rows in chosen[: self.ring.rank])
         found[places + torch.arange(len(ours), device=self.device), ours] = 0
         return found

@@ -24,11 +24,19 @@ _AHEAD = 3
 
 
 def in_order(
-    work: Callable[[Piece], Result], pieces: Sequence[Piece], device: torch.device
+    work: Callable[[Piece], Result],
+    pieces: Sequence[Piece],
+    device: torch.device,
+    *,
+    even_one: bool = False,
 ) -> Iterator[Result]:
-    """`work` of each piece, in the order of the pieces; on a CPU several are worked on at once."""
+    """`work` of each piece, in the order of the pieces; on a CPU several are worked on at once.
+
+    A single piece has all threads of torch, on whose number the last bits of a product may depend;
+    with `even_one` it has one thread like any other.
+    """
     threads = torch.get_num_threads()
-    if threads == 1 or len(pieces) == 1 or device.type != "cpu":
+    if threads == 1 or device.type != "cpu" or (len(pieces) == 1 and not even_one):
         yield from map(work, pieces)
         return
     pool = _pool(threads)
