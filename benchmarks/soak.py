@@ -44,8 +44,6 @@ RUNS: Mapping[str, Sequence[str]] = {
     ),
 }
 """By kind: what `sphere run` is asked for, small enough to be killed a hundred times."""
-LIVES = 3
-"""Kills fall into the first of so many parts of the time that a whole run takes."""
 GROWTH = 1.05
 """Of the resident memory, from the first tenth of the steps to the end: at most."""
 _FORKS = multiprocessing.get_context("forkserver")
@@ -90,7 +88,7 @@ def _deterministic(folder: Path) -> dict[str, object]:
 
 
 def kill_runs(
-    kind: str, kills: int, minutes: float, home: Path, dice: random.Random
+    kind: str, kills: int, minutes: float, lives: float, home: Path, dice: random.Random
 ) -> dict[str, object]:
     """Kill runs of a kind so many times, or for so long; whether all ended in the same bytes."""
     words = ["run", *RUNS[kind], "--checkpoint-every=1"]
@@ -109,7 +107,7 @@ def kill_runs(
     while (left := done < kills and time.monotonic() < started + 60 * minutes) or folder.exists():
         resumed += (folder / "checkpoint.json").exists()
         process = _start(words, out)
-        process.join(dice.uniform(0, seconds / LIVES) if left else None)
+        process.join(dice.uniform(0, seconds / lives) if left else None)
         if process.exitcode is None:
             process.kill()
             process.join()
@@ -225,6 +223,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     kinds = [*RUNS, "sweep", "memory"]
     parser.add_argument("--kills", type=int, default=100, help="of each kind of run")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of killing each kind")
+    parser.add_argument(
+        "--lives",
+        type=float,
+        default=3.0,
+        help="a kill comes within the time of a whole run divided by this (default: 3)",
+    )
     parser.add_argument("--runs", type=int, default=200, help="of the sweep")
     parser.add_argument("--steps", type=int, default=10_000, help="of the long process")
     parser.add_argument("--only", nargs="+", choices=kinds, default=kinds)
@@ -241,7 +245,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             elif kind == "memory":
                 found = live_long(arguments.steps, home)
             else:
-                found = kill_runs(kind, arguments.kills, arguments.minutes, home, dice)
+                limits = arguments.kills, arguments.minutes, arguments.lives
+                found = kill_runs(kind, *limits, home, dice)
             seconds = round(time.monotonic() - started)
             print(json.dumps(found | {"seconds": seconds}), flush=True)
             wrong += int(str(found["different"]))

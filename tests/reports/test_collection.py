@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sphere_replay.cli import main
 from sphere_replay.reports.collection import (
@@ -16,6 +17,7 @@ from sphere_replay.reports.collection import (
     unsealed,
 )
 from sphere_replay.runs.domains import tables
+from sphere_replay.runs.intact import reading
 from sphere_replay.storage.checksums import EditedError, sealed
 
 
@@ -24,6 +26,14 @@ def runs(column: str, *seeds: int, accuracy: float = 0.5) -> list[dict[str, Any]
         {"method": "ER", "column": column, "seed": seed, "metrics": {"accuracy": accuracy}}
         for seed in seeds
     ]
+
+
+def written(folder: Path, part: dict[str, Any]) -> Path:
+    """A file with one run, which has a part of another making."""
+    entries = [entry | part for entry in runs("20%", 0)]
+    content = {"table": "digits", "command": "", "protocol": {}, "runs": entries}
+    (folder / "x.json").write_text(json.dumps(content))
+    return folder / "x.json"
 
 
 def test_a_table_is_filled_part_by_part(tmp_path: Path) -> None:
@@ -118,30 +128,25 @@ class TestEdited:
 
     @pytest.mark.parametrize("accuracy", [46.094, -2, "0.5", True, float("inf"), [0.5]])
     def test_a_metric_out_of_range_is_named(self, tmp_path: Path, accuracy: Any) -> None:
-        path = tmp_path / "x.json"
-        entries = runs("20%", 0, accuracy=accuracy)
-        content = {"table": "digits", "command": "", "protocol": {}, "runs": entries}
-        path.write_text(json.dumps(content))
+        path = written(tmp_path, {"metrics": {"accuracy": accuracy}})
         with pytest.raises(
             ValueError, match=r"x\.json, run 1 is damaged: accuracy = .* in \[-1, 1\]"
         ):
             load_collection(path)
 
     def test_a_cost_beyond_all_arithmetic_is_named(self, tmp_path: Path) -> None:
-        path = tmp_path / "x.json"
-        entries = [entry | {"costs": {"forward": 1e308}} for entry in runs("20%", 0)]
-        content = {"table": "digits", "command": "", "protocol": {}, "runs": entries}
-        path.write_text(json.dumps(content))
+        path = written(tmp_path, {"costs": {"forward": 1e308}})
         with pytest.raises(ValueError, match=r"costs\.forward should be a finite number, got 1e"):
             load_collection(path)
+
+    def test_a_number_that_no_tensor_takes_is_the_files_fault(self) -> None:
+        with pytest.raises(ValueError, match=r"x\.json is damaged: "), reading("x.json"):
+            torch.tensor([10**30], dtype=torch.int64)
 
     @pytest.mark.parametrize(
         "code", [{}, "1.0", {"version": [], "commit": None, "digest": "x"}], ids=str
     )
     def test_code_that_nothing_can_be_made_of_is_named(self, tmp_path: Path, code: Any) -> None:
-        path = tmp_path / "x.json"
-        entries = [entry | {"code": code} for entry in runs("20%", 0)]
-        content = {"table": "digits", "command": "", "protocol": {}, "runs": entries}
-        path.write_text(json.dumps(content))
+        path = written(tmp_path, {"code": code})
         with pytest.raises(ValueError, match=r"x\.json, run 1 is damaged: .*version, commit and"):
             load_collection(path)

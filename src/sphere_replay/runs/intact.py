@@ -10,6 +10,8 @@ from sphere_replay.runs.records import record_of
 _PARTS = ("metrics", "replay", "reward", "costs", "course")
 _LARGEST = 1e150
 """Statistics square what they are given."""
+_MISFITS = (AttributeError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+"""What content of another form raises; RuntimeError is torch's, of numbers that no tensor takes."""
 _REMEDY = "restore it from a copy, or make it again"
 
 
@@ -20,7 +22,7 @@ def blaming(where: object) -> Iterator[None]:
         yield
     except DataError:
         raise
-    except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except _MISFITS as error:
         said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise DataError(f"{where} is damaged: {said}; {_REMEDY}") from error
 
