@@ -9,6 +9,7 @@ import torch
 from integrations import fsdp
 from integrations.pairs import leave
 from sphere_replay.integrations.transformers import SphereSFTTrainer
+from sphere_replay.scoring import is_sharded
 
 torch.set_num_threads(1)
 fsdp.allow_on_processors()
@@ -17,7 +18,7 @@ save_model = Trainer.save_model
 
 
 def save_sharded(self: Any, *args: Any, **options: Any) -> None:
-    assert fsdp.sharded(self.model)
+    assert is_sharded(self.model)
     save_model(self, *args, **options)
 
 

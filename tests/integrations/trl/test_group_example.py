@@ -20,7 +20,7 @@ def test_replay_keeps_the_first_family(
     assert header.split()[:3] == ["replay", "first", "second"]
     shares = {row.split()[0]: [int(cell.rstrip("%")) for cell in row.split()[1:3]] for row in rows}
     assert list(shares) == ["uniform", "none", "mir", "sphere"]
-    assert shares["sphere"][0] > shares["none"][0] + 30
+    assert shares["sphere"][0] > shares["none"][0] + 20  # two problems of eight
     assert shares["sphere"][1] > 0  # and it has learnt the second as well
 
 

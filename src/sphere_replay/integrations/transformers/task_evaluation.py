@@ -39,6 +39,7 @@ class TaskEvaluation(TrainerCallback):
         self.greater_is_better = greater_is_better
         self.sizes: list[int] | None = None
         """Examples of each task, from a trainer that is known to keep the sequence's order."""
+        self._warned = False
         self._steps: list[int] = []
         self._history: list[dict[str, Any]] = []
 
@@ -104,7 +105,7 @@ class TaskEvaluation(TrainerCallback):
         if state.global_step not in self._steps:
             return
         now = [entry for entry in self._history if entry["step"] == state.global_step]
-        self._warn_of_unknown_metric(logs)
+        self._check_metric(logs)
         missing = set(self.tasks.evaluation)
         for entry in now:
             missing -= {name for name in missing if evaluated(entry, name, self.metric) is not None}
@@ -113,14 +114,15 @@ class TaskEvaluation(TrainerCallback):
             logs.update(added)
             state.log_history[-1].update(added)
 
-    def _warn_of_unknown_metric(self, logs: Mapping[str, Any]) -> None:
+    def _check_metric(self, logs: Mapping[str, Any]) -> None:
+        """Say once that an evaluation has not given what the matrix is made of."""
         for name in self.tasks.evaluation:
-            if f"eval_{name}_runtime" in logs and evaluated(logs, name, self.metric) is None:
-                known = [
-                    key.removeprefix(f"eval_{name}_") for key in logs if key.startswith("eval_")
-                ]
+            known = f"eval_{name}_runtime" not in logs or evaluated(logs, name, self.metric)
+            if known is None and not self._warned:
+                self._warned = True
+                given = [key.removeprefix(f"eval_{name}_") for key in logs if key[:5] == "eval_"]
                 warnings.warn(
-                    f"the evaluation of {name} gives no {self.metric!r}, only {', '.join(known)}: "
+                    f"the evaluation of {name} gives no {self.metric!r}, only {', '.join(given)}: "
                     "the matrix of tasks stays empty; set task_metric to one of these",
                     stacklevel=2,
                 )
