@@ -4,7 +4,6 @@ Every ratio is one of medians taken in turns in one run, on one thread; a turn i
 that the rescorings of its beginning count as often as they happen. Accuracies come from saved runs.
 """
 
-import itertools
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.digits import mnist_folder, random_images
 from benchmarks.harness import TWO_DIGITS, Benchmark, Cell, at_least, at_most, column, option, whole
-from benchmarks.instruct import batches_of, learner_of
+from benchmarks.instruct import trainer_of, updating
 from benchmarks.rendering import Progress
 from benchmarks.timing import milliseconds
 from sphere_replay.instruct.presets import resolve as resolve_instruct
@@ -148,14 +147,13 @@ def _instruct_cells(plan: Plan) -> list[Cell]:
 
     def turn(home: Path, contestant: str) -> Callable[[], None]:
         ours = replace(config, **settings_of(contestant, "sphere"))
-        learner, rows = learner_of(ours, None, home)
-        batches = itertools.cycle(list(batches_of(rows, ours.batch)))
-        steps = itertools.count()
+        trainer, rows = trainer_of(ours, None, home)
+        update = updating(trainer, rows, ours.batch)
 
         def take(updates: int = plan.updates) -> None:
-            learner.replay.start_task()
-            for batch in itertools.islice(batches, updates):
-                learner.observe(batch, 0, next(steps))
+            trainer.replay.start_task()
+            for _ in range(updates):
+                update()
 
         take(-(-plan.texts // ours.batch))  # fills the memory
         return take

@@ -6,7 +6,7 @@ are those of a tiny T5, or of any model that `sphere run` takes, at the paper's 
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -135,21 +135,7 @@ class Bench:
 
     def _turns(self, trainer: InstructTrainer) -> Callable[[], None]:
         """A call that makes the next few updates; the memory is filled first."""
-        batches = itertools.cycle(list(batches_of(self._rows, 16)))
-        model = model_of(trainer).train()
-        collate: Any = trainer.data_collator
-        optimizer: Any = trainer.optimizer
-
-        def update() -> None:
-            # As the trainer makes them, which cannot be told to pause.
-            batch = collate(next(batches))
-            torch.autograd.backward(features_and_losses(model, batch)[1].mean())
-            trainer.replay.keep(batch)
-            trainer.replay.step(model)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), self._plan.config.clip)
-            optimizer.step()
-            optimizer.zero_grad()
-
+        update = updating(trainer, self._rows, 16)
         for _ in range(-(-self._plan.capacity // 16)):
             update()
 
@@ -173,16 +159,29 @@ def trainer_of(
     return InstructTrainer(config, base, mixed, []), mixed
 
 
+def updating(trainer: InstructTrainer, rows: Sequence[Row], size: int) -> Callable[[], None]:
+    """A call that makes the next update, as the trainer does, which cannot be told to pause."""
+    batches = itertools.cycle([rows[i : i + size] for i in range(0, len(rows), size)])
+    model = model_of(trainer).train()
+    collate: Any = trainer.data_collator
+    optimizer: Any = trainer.optimizer
+
+    def update() -> None:
+        batch = collate(next(batches))
+        torch.autograd.backward(features_and_losses(model, batch)[1].mean())
+        trainer.replay.keep(batch)
+        trainer.replay.step(model)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return update
+
+
 def model_of(trainer: InstructTrainer) -> torch.nn.Module:
     """What it trains; transformers lets it be None."""
     assert trainer.model is not None
     return trainer.model
-
-
-def batches_of(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
-    """The rows in their order, so many at a time."""
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
 
 
 def _bare(model: torch.nn.Module, rows: Sequence[Row]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks import harness
 from benchmarks.harness import Report
-from benchmarks.instruct import BENCHMARK, Bench
+from benchmarks.instruct import BENCHMARK, Bench, model_of
 from benchmarks.rendering import Progress
 from benchmarks.stopwatch import PARTS
 
@@ -39,7 +39,7 @@ def test_two_forwards_read_what_scoring_reads(
 ) -> None:
     bench = Bench(BENCHMARK.quick, tmp_path)
     bench.updates()
-    model = bench._sphere.model
+    model = model_of(bench._sphere)
     calls: list[tuple[tuple[int, ...], bool]] = []
 
     def note(module: object, args: object, kwargs: dict[str, torch.Tensor]) -> None:

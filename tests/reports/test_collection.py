@@ -17,7 +17,7 @@ from sphere_replay.reports.collection import (
     unsealed,
 )
 from sphere_replay.runs.domains import tables
-from sphere_replay.runs.intact import reading
+from sphere_replay.runs.intact import blaming
 from sphere_replay.storage.checksums import EditedError, sealed
 
 
@@ -140,7 +140,7 @@ class TestEdited:
             load_collection(path)
 
     def test_a_number_that_no_tensor_takes_is_the_files_fault(self) -> None:
-        with pytest.raises(ValueError, match=r"x\.json is damaged: "), reading("x.json"):
+        with pytest.raises(ValueError, match=r"x\.json is damaged: "), blaming("x.json"):
             torch.tensor([10**30], dtype=torch.int64)
 
     @pytest.mark.parametrize(
