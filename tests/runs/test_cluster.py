@@ -130,9 +130,10 @@ def test_a_node_refuses_what_would_not_be_the_same_run(tmp_path: Path) -> None:
     with forgotten():
         digest = load(plugin).digest
         assert "has changed" in refusal(plugins=[{"source": str(plugin), "digest": "another"}])
-    told = cluster.run_from_text(
-        json.dumps(json.loads(text) | {"plugins": [{"source": str(plugin), "digest": digest}]})
-    )
+    with forgotten():
+        told = cluster.run_from_text(
+            json.dumps(json.loads(text) | {"plugins": [{"source": str(plugin), "digest": digest}]})
+        )
     assert json.loads(told)["status"] == "finished"
     assert list((tmp_path / "runs").glob("*/results.json"))
 
