@@ -57,9 +57,10 @@ def main() -> None:
             "plot", "digits", "--runs", swept, "--column", "40%", "--format", "svg", "--out", folder
         )
         shutil.copy(Path(folder) / "accuracy-over-stream.svg", IMAGES)
-        for name in ("mnist", "instruct-smollm2"):
-            picture = IMAGES / ("gains.svg" if name == "mnist" else f"gains-{name}.svg")
-            sphere("table", name, "--forest", picture, "--json")
+        clean_and_noisy = ("--columns", "Clean", "40%")
+        sphere("table", "mnist", *clean_and_noisy, "--forest", IMAGES / "gains.svg", "--json")
+        picture = IMAGES / "gains-instruct-smollm2.svg"
+        sphere("table", "instruct-smollm2", "--forest", picture, "--json")
         sphere("report", "results", "--out", Path(folder) / "report.html")
         sphere("inspect", runs, "--out", Path(folder) / "inspect.html", "--no-open")
         with sync_playwright() as playwright:

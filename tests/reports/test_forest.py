@@ -1,5 +1,6 @@
 """The forest plot: every paired gain of the first measure, and nothing else."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,11 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["table", "cifar10", "--small", "--forest", str(picture), "--json"]) == 0
     assert picture.stat().st_size > 10_000
     assert '"table": "cifar10-small"' in capsys.readouterr().out
+
+
+def test_columns_can_be_left_out_of_tables_and_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "cifar10", "--small", "--columns", "40%", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["rows"]
+    assert {cell["column"] for cell in cells} == {"40%"}
+    assert main(["table", "cifar10", "--small", "--columns", "50%"]) == 2
+    assert "unknown column '50%'" in capsys.readouterr().err

@@ -3,11 +3,11 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sphere_replay.errors import UsageError, UserError
+from sphere_replay.errors import UsageError, UserError, unknown
 
 if TYPE_CHECKING:
     from sphere_replay.codebase import Code
@@ -99,6 +99,18 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the table at the scale of its -small preset, which a CPU can run",
     )
+
+
+def add_columns_option(parser: argparse.ArgumentParser) -> None:
+    """For commands that can leave a part of a table out."""
+    parser.add_argument("--columns", nargs="+", metavar="NAME", help="only these columns")
+
+
+def check_known(kind: str, chosen: Iterable[str] | None, known: Collection[str]) -> None:
+    """Refuse a row or a column that the table has not."""
+    for name in chosen or ():
+        if name not in known:
+            raise UsageError(unknown(kind, name, known))
 
 
 def table_from(arguments: argparse.Namespace) -> tuple["Table", dict[str, Any]]:

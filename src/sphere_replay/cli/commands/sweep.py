@@ -17,15 +17,17 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 from sphere_replay.cli.options import (
+    add_columns_option,
     add_place_options,
     add_record_option,
     add_table_options,
     add_track_option,
+    check_known,
     table_from,
     table_words,
     warn_of_others,
 )
-from sphere_replay.errors import UsageError, unknown
+from sphere_replay.errors import UsageError
 
 DEFAULT_SEEDS = 10
 
@@ -52,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "one that this machine belongs to. All nodes must see the folders at the same paths",
     )
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="only these rows")
-    parser.add_argument("--columns", nargs="+", metavar="NAME", help="only these columns")
+    add_columns_option(parser)
     parser.add_argument(
         "--save",
         type=Path,
@@ -90,13 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
     seeds = seeds_of(table, development=arguments.development)[arguments.skip :][: arguments.seeds]
     if arguments.record < 0:
         raise UsageError("--record counts rescorings: 0 or more")
-    for name, chosen, known in (
-        ("method", arguments.methods, table.methods),
-        ("column", arguments.columns, table.columns),
-    ):
-        for entry in chosen or ():
-            if entry not in known:
-                raise UsageError(unknown(name, entry, known))
+    check_known("method", arguments.methods, table.methods)
+    check_known("column", arguments.columns, table.columns)
     runs = runs_of(table, seeds, arguments.methods, arguments.columns, **settings)
     # What a table by name says of its runs is known by that name; a file may change.
     own = table.settings if Path(arguments.table).suffix == SUFFIX else {}

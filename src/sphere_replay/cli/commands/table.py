@@ -7,7 +7,7 @@ Examples:
   sphere table cifar10 --small --costs
   sphere table digits --runs runs --seeds 5 --limit 600
   sphere table examples/experiment.toml --runs runs
-  sphere table mnist --forest gains.svg
+  sphere table mnist --columns Clean 40% --forest gains.svg
   sphere table mnist --latex > mnist.tex
 """
 
@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sphere_replay.cli.options import (
+    add_columns_option,
     add_edited_option,
     add_path_option,
     add_table_options,
+    check_known,
     table_from,
     table_words,
     warn_of_others,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere table`."""
     add_table_options(parser)
+    add_columns_option(parser)
     add_edited_option(parser)
     add_path_option(parser, "--results", "results", "folder of saved results")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="read run folders instead")
@@ -82,6 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
 
     table, settings = table_from(arguments)
+    if arguments.columns:
+        check_known("column", arguments.columns, table.columns)
+        table = table.narrowed(table.methods, arguments.columns)
     command = shlex.join(["sphere", "sweep", *table_words(arguments)])
     seeds = seeds_of(table, arguments.seeds, development=arguments.development)
     if arguments.runs is not None:
@@ -104,6 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
             # Development seeds are for choices: they are shown where they were asked for.
             shown = DEVELOPMENT_SEEDS if seeds[0] in DEVELOPMENT_SEEDS else EVALUATION_SEEDS
             entries = [run for run in saved.runs if run["seed"] in shown]
+            if arguments.columns:
+                entries = [run for run in entries if run["column"] in arguments.columns]
             if old := unsealed(entries):
                 print(
                     f"sphere: {old} of {len(entries)} runs in {place} have no checksum, they were "
