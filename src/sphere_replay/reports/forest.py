@@ -45,9 +45,7 @@ def draw_forest(table: Table, cells: Sequence[Cell], path: Path) -> Path:
             color = _GAINS if low > 0 else _LOSES if high < 0 else _OPEN
             axes.plot([low, high], [place, place], color=color, linewidth=2.5)
             axes.plot([cell.paired_gain], [place], "o", color=color)
-            # Rounded first, and then without the sign of zero.
-            gain, *ends = (round(number, 1) + 0.0 for number in (cell.paired_gain, low, high))
-            text = gain_text(gain, (ends[0], ends[1]), 1)
+            text = gain_text(cell.paired_gain, cell.ci95, 1)
             axes.annotate(
                 text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=9
             )
