@@ -121,8 +121,11 @@ class UnitRows:
         return points
 
     def _normalized(self, rows: slice | Tensor, out: Tensor | None = None) -> Tensor:
-        # In float64, as the norms are.
-        return torch.div(self._features[rows], self._norms[rows, None], out=out)
+        features = self._features[rows]
+        if out is None:
+            out = torch.empty(features.shape, dtype=self._precision, device=features.device)
+        # In float64, as the norms are; a division of mixed precision takes a copy of its own.
+        return out.copy_(features).div_(self._norms[rows, None])
 
     def _of_blocks(self, work: Callable[[slice], Result]) -> list[Result]:
         """`work` on all rows, a block at a time."""
