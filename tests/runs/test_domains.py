@@ -26,6 +26,7 @@ from sphere_replay.runs.domains import (
 from sphere_replay.runs.launch import run_config, run_folder
 from sphere_replay.runs.metrics import measure
 from sphere_replay.runs.records import TaskMatrix, record_of
+from sphere_replay.runs.table import Table
 from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, runs_of
 
 MATRIX = [[0.9, None, None], [0.5, 0.8, None], [0.3, 0.7, 1.0]]
@@ -147,6 +148,18 @@ def test_tables_of_a_domain_share_their_runs() -> None:
     full = identities("instruct", "SPHERE")
     assert full == identities("instruct-ablation", "Full SPHERE")
     assert full == identities("instruct-neighborhood", "SPHERE")
+
+
+def test_a_table_that_shows_the_results_of_another_has_its_runs() -> None:
+    shown = table_named("mnist-best")
+    assert shown.results == "mnist"
+
+    def folders(table: Table) -> list[str]:
+        runs = runs_of(table, [0], methods=shown.methods, columns=list(shown.columns))
+        return [run_folder(run.config, Path("runs")).path.name for run in runs]
+
+    assert sorted(folders(shown)) == sorted(folders(table_named(shown.results)))
+    assert shown.small().results == "mnist-small"
 
 
 def test_another_preset_changes_the_scale_and_keeps_the_columns() -> None:

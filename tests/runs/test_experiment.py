@@ -173,6 +173,14 @@ def test_from_a_file_to_a_table_and_a_search(
         tables.append(json.loads(capsys.readouterr().out)["rows"])
     assert {row["seeds"] for row in tables[0] if row["column"] == "40%"} == {2}
     assert [row["column"] for row in tables[0]] == [row["column"] for row in tables[1]]
+    part = file.with_name("part.toml")
+    first = 'rows = [{ method = "ER" }]'
+    part.write_text(
+        f'preset = "shapes"\nresults = "hot"\n{first}\n[columns]\n"40%" = {{ noise = 0.4 }}'
+    )
+    assert main(["table", str(part), "--results", str(tmp_path), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["method"], row["seeds"]) for row in rows] == [("ER", 2)]
     assert main(["search", str(file), *out, "--seeds", "1", "--json", "--limit", "60"]) == 0
     ranking = json.loads(capsys.readouterr().out)
     assert {entry["select.temperature"] for entry in ranking} == {0.5, 4.0}

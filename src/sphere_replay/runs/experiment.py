@@ -40,6 +40,7 @@ SUFFIX = ".toml"
 
 _KEYS = (
     *("name", "title", "preset", "paper_preset", "measures", "spread", "unit", "orders"),
+    "results",
     *("seeds", "development", "plugins", "settings", "columns", "rows", "grid"),
 )
 _ROW_KEYS = (*(entry.name for entry in fields(TableRow)), "published")
@@ -109,6 +110,7 @@ def _table(stem: str, content: Mapping[str, Any]) -> Table:
         orders=_taken(content, "orders", int, 0) or None,
         paper_preset=_taken(content, "paper_preset", str, "") or None,
         seeds=_seeds(content),
+        results=_taken(content, "results", str, "") or None,
         grid={
             setting: tuple(_as(f"grid.{setting}", values, list))
             for setting, values in _grid(_taken(content, "grid", dict, {})).items()

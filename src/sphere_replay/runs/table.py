@@ -118,6 +118,8 @@ class Table:
     """Of the published values; None: the preset above."""
     seeds: tuple[int, ...] | None = None
     """Those of its runs; None: evaluation seeds, as many as are asked for."""
+    results: str | None = None
+    """The table whose saved results have its rows, under the same names; None: its own."""
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values of settings that a search of its methods tries."""
 
@@ -164,7 +166,8 @@ class Table:
         """The table of the `-small` preset, under a name of its own."""
         table = self.with_preset(self.preset + SMALL_ENDING)
         title = f"{self.title}, preset {table.preset}"
-        return replace(table, name=self.name + SMALL_ENDING, title=title)
+        results = self.results and self.results + SMALL_ENDING
+        return replace(table, name=self.name + SMALL_ENDING, title=title, results=results)
 
     def narrowed(self, methods: Iterable[str], columns: Iterable[str]) -> "Table":
         """The part of the table with the given rows and columns, in the given order."""

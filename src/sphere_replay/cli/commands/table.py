@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif settings or arguments.preset:
         raise UsageError("--preset, --set, --limit and --device find run folders: give --runs DIR")
     else:
-        place = arguments.results / f"{table.name}.json"
+        place = arguments.results / f"{table.results or table.name}.json"
         remedy = f"{command} --save {place}"
         entries = []
         if place.is_file():
@@ -110,8 +110,12 @@ def run(arguments: argparse.Namespace) -> int:
             # Development seeds are for choices: they are shown where they were asked for.
             shown = DEVELOPMENT_SEEDS if seeds[0] in DEVELOPMENT_SEEDS else EVALUATION_SEEDS
             entries = [run for run in saved.runs if run["seed"] in shown]
-            if arguments.columns:
-                entries = [run for run in entries if run["column"] in arguments.columns]
+            if arguments.columns or table.results:
+                entries = [
+                    run
+                    for run in entries
+                    if run["column"] in table.columns and run["method"] in table.methods
+                ]
             if old := unsealed(entries):
                 print(
                     f"sphere: {old} of {len(entries)} runs in {place} have no checksum, they were "
