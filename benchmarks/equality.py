@@ -29,8 +29,6 @@ SELECTIONS = (
     *("sphere-no-transport", "sphere-permuted", "sphere-no-floor"),
 )
 """Of ER, beside uniform and sphere."""
-FORMER = ("initialization=xavier", "drop_last=false")
-"""What the preset of MNIST had before it came closer to the published baselines."""
 SHOWN = 3
 """Places that are named where a run differs."""
 
@@ -46,8 +44,6 @@ class Run:
     noise: float | None = None
     settings: tuple[str, ...] = ()
     """What `--set` is given."""
-    settings_after: tuple[str, ...] | None = None
-    """The same as the tree after spells it, if it spells it differently."""
 
     @property
     def group(self) -> str:
@@ -57,20 +53,12 @@ class Run:
     def __str__(self) -> str:
         return " ".join([self.preset, self.host, self.select, f"seed {self.seed}", *self.settings])
 
-    def words(self, *, after: bool) -> list[str]:
+    def words(self) -> list[str]:
         """The arguments of `sphere run`."""
-        respelled = after and self.settings_after is not None
-        words = [
-            self.preset,
-            "--host",
-            self.host,
-            "--select",
-            self.select,
-            "--seed",
-            str(self.seed),
-        ]
+        words = [self.preset, "--host", self.host, "--select", self.select]
+        words += ["--seed", str(self.seed)]
         words += [] if self.noise is None else ["--noise", str(self.noise)]
-        for setting in (self.settings_after or ()) if respelled else self.settings:
+        for setting in self.settings:
             words += ["--set", setting]
         return words
 
@@ -94,15 +82,17 @@ def runs() -> list[Run]:
         *itertools.product(("none", "gdumb", "abs"), ("uniform",)),
         *itertools.product(("er",), SELECTIONS),
     ]
-    mnist = [("er", "uniform"), ("er", "sphere"), ("er", "mir"), ("der-pp", "uniform")]
-    mnist += [("er-ace", "uniform"), ("er-ace", "sphere")]
+    mnist = [
+        *itertools.product(("er", "er-ace", "der-pp"), ("uniform", "sphere", "sphere-calibrated")),
+        ("er", "mir"),
+    ]
     drawn = ("pool=60", "every=3", "replacement=true", "unit_mass=true")
     averaged = 'options={"select_stream": 0, "joint_batch": 1}'
     return [
         *(Run("digits", *pair, seed=3, noise=0.4) for pair in digits),
         Run("digits", "er", "sphere", 3, 0.4, drawn),
         Run("digits", "puridiver", "sphere", 3, 0.4, (averaged,)),
-        *(Run("mnist", *pair, noise=0.4, settings_after=FORMER) for pair in mnist),
+        *(Run("mnist", *pair, noise=0.4) for pair in mnist),
         Run("instruct-tiny", "er", "sphere"),
         Run("instruct-tiny", "er", "mir-top"),
         Run("instruct-tiny", "none"),
@@ -124,7 +114,6 @@ class Tree:
     source: Path
     out: Path
     data: Path | None
-    after: bool
 
     def check(self) -> None:
         """Refuse a tree that is not what a process of its own would import."""
@@ -140,7 +129,7 @@ class Tree:
         """The folder of a run, which is made unless it is finished."""
         place = ["--out", str(self.out.resolve())]
         place += [] if self.data is None else ["--data", str(self.data.resolve())]
-        words = [*run.words(after=self.after), *place, "--quiet", "--json"]
+        words = [*run.words(), *place, "--quiet", "--json"]
         made = self._python("-m", "sphere_replay", "run", *words)
         if made.returncode != 0:
             said = made.stderr.strip().splitlines() or ["nothing was said"]
@@ -302,11 +291,11 @@ def _sources(arguments: argparse.Namespace) -> tuple[Source, Source]:
     if len(arguments.trees) != expected:
         raise UsageError("give two source trees, or --before-runs and the tree after")
     *earlier, later = arguments.trees
-    after = Tree(later, arguments.out / "after", arguments.data, after=True)
+    after = Tree(later, arguments.out / "after", arguments.data)
     after.check()
     if not earlier:
         return finished(arguments.before_runs), after
-    before = Tree(earlier[0], arguments.out / "before", arguments.data, after=False)
+    before = Tree(earlier[0], arguments.out / "before", arguments.data)
     before.check()
     return before, after
 
