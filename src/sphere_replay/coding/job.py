@@ -2,6 +2,7 @@
 
 import logging
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from sphere_replay.coding.watching import GroupWatch
 
 LOGGER = logging.getLogger(__name__)
+
+_RENAMED = r"`\w*gradient_checkpointing\w*` is deprecated"
+"""What transformers says to TRL, which still has the old name: nothing that a user could mend."""
 
 
 class CodingJob:
@@ -112,7 +116,8 @@ class CodingJob:
                 self._initial = self._measure()
             if first_step == len(self):
                 return
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+                warnings.filterwarnings("ignore", _RENAMED, FutureWarning)
                 self._train(first_step, after_step, folder)
         except (NonFiniteError, RuntimeError) as error:
             # Sampling is where numbers that are none are noticed; torch has no class for it.

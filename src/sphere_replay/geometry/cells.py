@@ -18,8 +18,12 @@ from sphere_replay.numeric import accumulation_dtype
 MOST_CELLS, LEAST_MEMBERS = 8192, 64
 """Cells of at least so many members on average until there are so many, then larger ones."""
 
-_MOST_GROUPS = 512
+_MOST_GROUPS = 2048
 """Cells that are found at once; more are parts of these."""
+_SEEDINGS = 4
+"""Times that centers to begin with are drawn; but for the first, where none is near."""
+_COINCIDENT = 1e-12
+"""Squared distances that count as none."""
 _ROUNDS = 6
 _SAMPLED_PER_CELL = 32
 OVERSIZE = 2
@@ -122,7 +126,23 @@ def _centers(points: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """k-means on a sample, from `count` of its points."""
     chosen = torch.randperm(len(points), generator=generator)[: _SAMPLED_PER_CELL * count]
     sample = points[chosen.to(points.device)]
-    return _k_means(sample, sample[:count])
+    return _k_means(sample, _spread(sample, count, generator))
+
+
+def _spread(sample: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` points of a sample that leave no part of it without one.
+
+    Of as many that are drawn alike, a cluster in three would have none, and share a cell with
+    another. Here most are drawn by their squared distance to those that were drawn before.
+    """
+    centers = sample[: -(-count // _SEEDINGS)]
+    while len(centers) < count:
+        apart = (sample - centers[_assign(sample, centers)]).square_().sum(dim=1)
+        chances = apart.clamp_(min=_COINCIDENT).cpu()
+        number = min(-(-count // _SEEDINGS), count - len(centers))
+        drawn = torch.multinomial(chances, number, generator=generator)
+        centers = torch.cat([centers, sample[drawn.to(sample.device)]])
+    return centers
 
 
 def _k_means(points: Tensor, centers: Tensor) -> Tensor:
