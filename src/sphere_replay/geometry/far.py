@@ -5,8 +5,10 @@ exp(-|D - v|²/eps) over them is, up to second cumulants of the exponent,
 
     log F_xb = -|D|²/eps - mean|v|²/eps + 2 D^T Σ_b D/eps² - 2 D·t_b/eps² + var|v|²/2eps²
 
-Between the members c_a + u of a cell it changes with the slope of log Σ_b n_b F_ab along u and with
-its curvature, which the spread of slopes over cells b makes. Values w that differ within a cell
+Between the members c_a + u of a cell it changes with the slopes of F_ab along u, which differ from
+cell to cell: by log E_b e^(s_b·u), in all orders, because a kernel that reaches many clusters is
+steep in as many directions. What is left out goes with it, and a few exact rows tell by how much
+(see `pilot`). Values w that differ within a cell
 tilt its mean: W_b = Σ_j w_j becomes W_b + cov(w, exponent). So the sum over all far memories j is
 
     Σ_j K_ij w_j = g_i (A_a + u_i·B_a)
@@ -30,6 +32,8 @@ LEAST_EXPONENT, LARGEST_EXPONENT = -87.0, 30.0
 """exp() of less is no normal number; more is no correction any longer."""
 
 _TINY = 1e-12
+_COLUMNS = 4096
+"""Cells that members are put against at a time."""
 
 
 class Reach(NamedTuple):
@@ -54,6 +58,8 @@ class Seen(NamedTuple):
     """First part of the slope of its logarithm, `[n, d]`."""
     gains: Tensor
     """g of their members."""
+    spreads: Tensor
+    """The part of log g that slopes have which differ from cell to cell."""
 
 
 class Far:
@@ -72,44 +78,45 @@ class Far:
     ) -> None:
         self._cells, self._moments, self._eps, self._root = cells, moments, eps, root
         self._near = near
-        self._level = 1.0
+        self._level, self._tilt = 1.0, 0.0
 
-    def leveled(self, level: float) -> "Far":
-        """The same, times a number that makes up for what it is off on average."""
-        self._level = level
+    def fitted(self, level: float, tilt: float) -> "Far":
+        """The same, times a number and e^(tilt * spread): what it is off on average."""
+        self._level, self._tilt = level, tilt
         return self
 
     def at_scale(self, eps: float) -> "Far":
         """The same for another, similar scale."""
-        return Far(self._cells, self._moments, eps, self._near, root=self._root).leveled(
-            self._level
-        )
+        other = Far(self._cells, self._moments, eps, self._near, root=self._root)
+        return other.fitted(self._level, self._tilt)
 
     @cached_property
     def _seen(self) -> Seen:
         seen = in_order(self.look, self._moments.batches(), self._cells.points.device)
         return Seen(*(torch.cat(each) for each in zip(*seen, strict=True)))
 
-    def sums(self, places: Tensor) -> Tensor:
-        """Σ_j K_ij over all far j, of some places `[n]`."""
+    def sums(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ_j K_ij over all far j and the spread of their slopes, of some places: unfitted."""
         seen = self._seen
-        return self._level * seen.mass[self._cells.cell_of[places]] * seen.gains[places]
+        return seen.mass[self._cells.cell_of[places]] * seen.gains[places], seen.spreads[places]
 
-    def sums_of_few(self, places: Tensor) -> Tensor:
-        """About the same, without a look from all cells."""
+    def sums_of_few(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """The same without a look from all cells."""
         own = self._cells.cell_of[places]
-        found = torch.empty(len(places), device=places.device)
+        sums, spreads = torch.empty(2, len(places), device=places.device)
         for cell in torch.unique(own):
             seen = self.look(cell[None])
             here = own == cell
             inside = places[here] - self._cells.spans[int(cell)].start
-            found[here] = seen.mass * seen.gains[inside]
-        return self._level * found
+            sums[here] = seen.mass * seen.gains[inside]
+            spreads[here] = seen.spreads[inside]
+        return sums, spreads
 
     def apply(self, stacked: Tensor) -> Tensor:
         """Σ_j K_ij w_j over all far j, for w `[m, p]` by place."""
         cells, centers, skew = self._cells, self._cells.centers, self._moments.skew
         seen = self._seen
+        gains = (self._tilt * seen.spreads).exp_().mul_(seen.gains).mul_(self._level)
         totals, lengths, tilts = self._weighted(stacked)
         tilts_inside = (tilts * centers).sum(dim=2)
         result = torch.empty_like(stacked)
@@ -129,7 +136,7 @@ class Far:
                 for row, cell in enumerate(batch.tolist()):
                     span = cells.spans[cell]
                     field = mass[row] + cells.deviations(cell) @ change[row]
-                    result[span, k] = self._level * seen.gains[span] * field
+                    result[span, k] = gains[span] * field
 
         for _ in in_order(carry, self._moments.batches(), stacked.device):
             pass
@@ -153,41 +160,25 @@ class Far:
         common = bent * moments.share
         apart = common.sum(dim=1, keepdim=True) * own - common @ centers
         steepness = slopes + 2 * (turned + apart @ moments.common)
-        # How slopes spread: along each cell's own directions, and in all others for the batch.
-        damped = self._damped
-        if damped is None:
+        if self._root:
             damped = self._damp(float(bend.sum() / slope.sum().clamp(min=_TINY)))
-        basis = torch.nn.functional.normalize(moments.factors[:, batch], dim=2, eps=_TINY)
-        basis = basis.transpose(0, 1).contiguous()
-        shape = *basis.shape[:2], len(centers)
-        along = working("slopes", (shape[0] * shape[1], shape[2]), own.dtype, own.device)
-        along = torch.mm(basis.flatten(0, 1), damped.T, out=along).view(*shape)
-        along -= basis @ damped[batch, :, None]
-        along *= 2 * reach.slope[:, None]
-        weighted = working("weighted", shape, own.dtype, own.device)
-        torch.mul(along, share[:, None], out=weighted)
-        middle = weighted.sum(dim=2)
-        inside = weighted @ along.transpose(1, 2) - middle[:, :, None] * middle[:, None]
-        weight = cells.sizes[batch] / cells.sizes[batch].sum()
-        means = share @ damped
-        outside = working("outside", damped.shape, own.dtype, own.device)
-        outside = torch.mul(damped, (weight @ share)[:, None], out=outside).T @ damped
-        outside = (outside - (means * weight[:, None]).T @ means) * 4 * slope.mean().square()
         root_bend = (share * reach.root_bend).sum(dim=1)
-        gains = []
+        gains, spreads = [], []
         for row, cell in enumerate(batch.tolist()):
             deviations = cells.deviations(cell)
-            own_part = deviations @ basis[row].T
-            rest = deviations - own_part @ basis[row]
-            spread = ((own_part @ inside[row]) * own_part).sum(dim=1)
-            spread += ((rest @ outside) * rest).sum(dim=1)
+            if self._root:
+                every = (damped - damped[cell]) * (2 * reach.slope[row, :, None])
+            else:
+                every = self._slopes
+            spread = _spread(deviations, every, share[row])
             along_slope = deviations @ slopes[row]
             exponent = deviations @ steepness[row] - slope[row] * deviations.square().sum(dim=1)
-            exponent += spread / 2 + root_bend[row] * (spread + along_slope.square())
+            exponent += spread + root_bend[row] * (2 * spread + along_slope.square())
             covered = ((deviations @ moments.covariance) * deviations).sum(dim=1)
             exponent += bend[row] * covered
             gains.append(exponent.clamp_(LEAST_EXPONENT, LARGEST_EXPONENT).exp_())
-        return Seen(mass, slopes, torch.cat(gains))
+            spreads.append(spread)
+        return Seen(mass, slopes, torch.cat(gains), torch.cat(spreads))
 
     def _reach(self, batch: Tensor) -> Reach:
         centers, moments, eps = self._cells.centers, self._moments, self._eps
@@ -209,13 +200,20 @@ class Far:
         return Reach(kernel.masked_fill_(self._near[batch], 0.0), slope, bend, root_bend)
 
     @cached_property
-    def _damped(self) -> Tensor | None:
-        """Centers as slopes see them; None for square roots, whose slopes are not all alike."""
-        return None if self._root else self._damp(2 / self._eps)
+    def _slopes(self) -> Tensor:
+        """Toward all cells, but for what they have in common: without roots it is all that differs
+        from place to place."""
+        return self._damp(2 / self._eps) * (2 / self._eps)
 
     def _damp(self, ratio: float) -> Tensor:
-        """By how much bends there are for each slope."""
-        return self._cells.centers - ratio * self._cells.centers @ self._moments.covariance
+        """Centers as slopes see them, for so many bends to a slope.
+
+        Members of a cell that is wide in the direction of a slope lie on both sides of it.
+        """
+        covariance, centers = self._moments.covariance, self._cells.centers
+        wider = torch.eye(len(covariance), device=covariance.device) + ratio * covariance
+        damped: Tensor = torch.linalg.solve(wider, centers.T)
+        return damped.T.contiguous()
 
     def _weighted(self, stacked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Σ w `[c, p]`, Σ w (|v|² - mean) `[c, p]` and Σ w v `[p, c, d]` of each cell."""
@@ -229,3 +227,19 @@ class Far:
             lengths[cell] = longer @ values
             tilts[:, cell] = values.T @ deviations
         return totals, lengths, tilts
+
+
+def _spread(deviations: Tensor, slopes: Tensor, share: Tensor) -> Tensor:
+    """By how much members `[n]` see more than their center does because slopes `[c, d]` differ.
+
+    log E e^(s·u), about half of the variance of s·u, around the mean of the slopes s.
+    """
+    usual = deviations @ (share @ slopes)
+    total = torch.zeros_like(usual)
+    parts = (torch.split(each, _COLUMNS) for each in (slopes, share))
+    for some, shares in zip(*parts, strict=True):
+        shape = len(deviations), len(some)
+        seen = working("seen along", shape, deviations.dtype, deviations.device)
+        torch.addmm(usual[:, None], deviations, some.T, beta=-1, out=seen)
+        total += seen.clamp_(max=LARGEST_EXPONENT).exp_() @ shares
+    return total.clamp_(min=_TINY).log_()

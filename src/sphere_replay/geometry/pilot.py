@@ -18,6 +18,8 @@ _NEGLIGIBLE = 1e-5
 """A share of the kernel's mass that may be left out."""
 _ACCURATE = 2e-4
 """Mean relative error of row sums at which moments alone will do."""
+_TYPICAL, _STEEPEST, _TINY = 1e-4, 0.5, 1e-30
+"""A variance of spreads below which there is no slope over them, and the steepest there may be."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Fit(NamedTuple):
 
     level: float
     """To multiply them by, so that they are right on average."""
+    tilt: float
+    """How much more they should follow the spread of slopes, whose higher orders are left out."""
     error: float
     """Mean relative error of the row sums of the whole kernel."""
 
@@ -73,23 +77,34 @@ def planned(
         return Plan(nears[0], None, f"sparse: {measured}, near cells hold all of it")
     if len(nears) > 1:
         lean = far(nears[-1])
-        fit = _fit(lean.sums_of_few(places), shares[-1], total)
+        fit = _fit(*lean.sums_of_few(places), shares[-1], total)
         if fit.error < _ACCURATE:
             off = f"{fit.error:.1e} off the sums"
             why = f"low rank: {measured}, moments are {off}"
-            return Plan(nears[-1], lean.leveled(fit.level), why)
+            return Plan(nears[-1], lean.fitted(fit.level, fit.tilt), why)
     wide = far(nears[0])
-    fit = _fit(wide.sums(places), shares[0], total)
+    fit = _fit(*wide.sums(places), shares[0], total)
     part = f"{100 * float(shares[0].mean()):.2g}% by moments, {fit.error:.1e} off the sums"
     why = f"mixed: {measured}, near cells exactly and {part}"
-    return Plan(nears[0], wide.leveled(fit.level), why)
+    return Plan(nears[0], wide.fitted(fit.level, fit.tilt), why)
 
 
-def _fit(found: Tensor, share: Tensor, total: Tensor) -> Fit:
-    found = found.to(total.dtype) / total
+def _fit(found: Tensor, spread: Tensor, share: Tensor, total: Tensor) -> Fit:
+    found, spread = found.to(total.dtype) / total, spread.to(total.dtype)
+    tilt = _tilt(found, spread, share)
+    found = found * (tilt * spread).exp()
     given = float(found.sum())
     level = float(share.sum()) / given if given > 0 else 1.0
-    return Fit(level, float((level * found - share).abs().mean()))
+    return Fit(level, tilt, float((level * found - share).abs().mean()))
+
+
+def _tilt(found: Tensor, spread: Tensor, share: Tensor) -> float:
+    """The slope of log(share / found) over the spread, by least squares of absolute errors."""
+    off = (share.clamp(min=_TINY) / found.clamp(min=_TINY)).log()
+    weight = share.square() / share.square().sum().clamp(min=_TINY)
+    spread = spread - weight @ spread
+    slope = (weight * spread) @ off / (weight @ spread.square() + _TYPICAL)
+    return float(slope.clamp(-_STEEPEST, _STEEPEST))
 
 
 def _sums(
