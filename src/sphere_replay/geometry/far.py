@@ -201,8 +201,7 @@ class Far:
 
     @cached_property
     def _slopes(self) -> Tensor:
-        """Toward all cells, but for what they have in common: without roots it is all that differs
-        from place to place."""
+        """Toward all cells, from anywhere, but for what they have in common; not for roots."""
         return self._damp(2 / self._eps) * (2 / self._eps)
 
     def _damp(self, ratio: float) -> Tensor:
