@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 from sphere_replay.hosts import ExperienceReplay
-from sphere_replay.hosts.er import ReplayOptions
+from sphere_replay.hosts.er import ExperienceOptions
 from sphere_replay.hosts.options import share
 from sphere_replay.plugins import DatasetSpec, dataset, host, selection, table
 from sphere_replay.replay import Weighting
@@ -41,7 +41,7 @@ class Tempered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmoothOptions(ReplayOptions):
+class SmoothOptions(ExperienceOptions):
     """Those of ER, and one more."""
 
     smoothing: float = share(0.1)

@@ -18,7 +18,7 @@ from sphere_replay.hosts.options import HostOptions, number, switch
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayOptions(HostOptions):
+class ExperienceOptions(HostOptions):
     """Constants of ER."""
 
     strength: float = number(1.0)
@@ -30,8 +30,8 @@ class ReplayOptions(HostOptions):
 class ExperienceReplay(Host):
     """ER; other hosts override how the stream and the replayed batch are judged."""
 
-    OPTIONS: ClassVar[type[HostOptions]] = ReplayOptions
-    options: ReplayOptions
+    OPTIONS: ClassVar[type[HostOptions]] = ExperienceOptions
+    options: ExperienceOptions
 
     def observe(self, batch: Batch) -> Step:
         """One update on the stream batch and a replayed one."""

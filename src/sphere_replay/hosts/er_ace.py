@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from sphere_replay.hosts.er import ExperienceReplay, ReplayOptions
+from sphere_replay.hosts.er import ExperienceOptions, ExperienceReplay
 from sphere_replay.hosts.host import HostParts
 from sphere_replay.hosts.options import HostOptions, rule
 from sphere_replay.storage.trees import State
@@ -39,7 +39,7 @@ class MaskRule(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsymmetricOptions(ReplayOptions):
+class AsymmetricOptions(ExperienceOptions):
     """Constants of ER-ACE."""
 
     mask_rule: MaskRule = rule(MaskRule.PRESENT_AND_NEWEST)  # noqa: RUF009  # declares a field
