@@ -149,6 +149,16 @@ def test_many_cells_are_found_in_two_steps(monkeypatch: pytest.MonkeyPatch) -> N
     assert inside.square().sum() < 0.3 * (cells.points - cells.points.mean(dim=0)).square().sum()
 
 
+def test_many_clusters_that_are_far_are_seen_in_all_their_directions() -> None:
+    features = clustered(3000, 32, clusters=60, spread=0.4)
+    geometry = CellGeometry(source(features), pairs=100)
+    eps = float(exact(geometry, features).neighbor_radius([25]).median())
+    ones = torch.ones(len(features))
+    found, wanted = (g.apply_kernel(eps, ones) for g in (geometry, exact(geometry, features)))
+    assert geometry.plan(eps).why.startswith("mixed")
+    assert float((found / wanted - 1).abs().mean()) < 6e-4
+
+
 def test_sparse_and_low_rank_do_as_they_are_told() -> None:
     features = clustered(1500)
     ones = torch.ones(1500)
