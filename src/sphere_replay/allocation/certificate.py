@@ -6,8 +6,8 @@ source's share of the transport has mass one, so errors pass from step to step w
 
     |ŝ - s|_1      <= Σ_i |ŝ - K(x̂/r̂)|_i + Σ_i x̂_i |r_i/r̂_i - 1| + |x̂ - x|_1
     |x̂ - x|_1      <= Σ_i q̂_i 1[signs of consensus differ] + 2 TV(q̂, q)
-    TV(q̂, q)       <= 1/2 Σ_i |q̂ - q°|_i + 3/2 mean_i |(Eâ)_i/Ẑ_i - 1| + Σ_i q°_i |e^η_i - 1|
-    with q° = â ⊙ E(1/Ẑ)/m and η = (v - v̂)/T
+    TV(q̂, q)       <= 1/2 Σ_i |q̂ - q°|_i + 3/2 mean_i |(Eâ)_i/κẐ_i - 1| + Σ_i q°_i |e^η_i - 1|
+    with q° = â ⊙ E(1/κẐ)/m, η = (v - v̂)/T and any κ > 0: what all of Ẑ is off by moves no mass
     TV(p̂, p)       <= alpha (|ŝ - s|_1 + |Σx̂ - Σx|) / 2 ŝ_w
 
 Every term is a sum over memories of something that one exact row of K and of E tells about one
@@ -17,6 +17,7 @@ be at most. Scales, temperature and agreement are those of the allocation; round
 
 import math
 import warnings
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -31,11 +32,15 @@ from sphere_replay.numeric import accumulation_dtype
 
 ROWS = 512
 """Memories whose exact rows are looked at."""
+_ROWS_BEFORE = 64
+"""Others, which tell κ."""
 
 _CONFIDENCE, _QUANTILE = 0.99, 2.334
 """One-sided, of Student's t with 511 degrees of freedom."""
 
 _PANEL_BYTES = 1 << 26
+_DOUBTFUL = 0.01
+"""Times the mean size of a consensus: about where its sign is in doubt."""
 SEED = 20
 """The sample is fixed by the number of memories and their weights: no caller's draws move."""
 
@@ -79,6 +84,8 @@ def certify(
     chosen = chosen.clamp_(max=len(delta) - 1)
     terms = _Terms(result, trace, delta, recipe, labels)
     height = max(1, _PANEL_BYTES // (8 * geometry.size))
+    before = torch.randint(len(delta), (_ROWS_BEFORE,), generator=generator).to(delta.device)
+    terms.level((part, rows(part)) for part in torch.split(before, height))
     bounds = torch.cat([terms.of(part, rows(part)) for part in torch.split(chosen, height)])
     sampled = bounds / chances[chosen]
     likely = sampled.mean() + _QUANTILE * sampled.std() / math.sqrt(ROWS)
@@ -98,9 +105,14 @@ def warn_if_poor(error: Certificate | None, size: int) -> None:
 
 
 def _chances(result: Allocation) -> Tensor:
-    """A third each by number, by target and by weight: no term is far larger than its chance."""
-    target, weights = result.target, result.weights
-    return (1 / len(target) + target / target.sum() + weights / weights.sum()) / 3
+    """A quarter each by number, target, weight and doubt: no term is far larger than its chance.
+
+    In doubt are signs of a consensus near zero: few, but each has all of its target at stake.
+    """
+    target, weights, sizes = result.target, result.weights, result.consensus.abs()
+    doubt = target / (1 + (sizes / (_DOUBTFUL * sizes.mean()).clamp(min=1e-300)).square())
+    parts = torch.stack([torch.ones_like(target), target, weights, doubt])
+    return (parts / parts.sum(dim=1, keepdim=True)).mean(dim=0)
 
 
 class _Terms:
@@ -118,6 +130,7 @@ class _Terms:
         self._recipe = recipe
         self._alpha = 1.0 if recipe.control is Control.NO_FLOOR else recipe.alpha
         self._passed = result.target * (result.consensus > 0)
+        self._common = 1.0
         if trace.row_sums is not None:
             alone = trace.row_sums == 0
             share = (self._passed / trace.row_sums.masked_fill(alone, 1.0)).masked_fill(alone, 0.0)
@@ -127,6 +140,16 @@ class _Terms:
             risk = (result.support - result.support.max()) / result.temperature
             self._a = risk.exp()
             self._reached = torch.stack([self._a, (-trace.log_reached).exp()], dim=1)
+
+    def level(self, rows: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Find κ by some memories and their exact costs to all."""
+        if self._trace.log_reached is None:
+            return
+        reached, eps = self._trace.log_reached.exp(), self._result.eps_t
+        ratios = [_kernel(costs, eps) @ self._a / reached[chosen] for chosen, costs in rows]
+        found = float(torch.cat(ratios).mean())
+        if 0 < found < math.inf:
+            self._common = found
 
     def of(self, chosen: Tensor, costs: Tensor) -> Tensor:
         """Terms `[n]` of some memories, from their exact costs to all `[n, m]`."""
@@ -176,8 +199,8 @@ class _Terms:
             return torch.zeros_like(risk_error)
         sent, received = (_kernel(costs, result.eps_t) @ self._reached).T
         size = len(result.target)
-        target = self._a[chosen] * received / size
-        divided = (sent / reached[chosen].exp() - 1).abs() / size
+        target = self._a[chosen] * received / (self._common * size)
+        divided = (sent / (self._common * reached[chosen].exp()) - 1).abs() / size
         risk = target * torch.expm1(risk_error / result.temperature).abs()
         error: Tensor = (result.target[chosen] - target).abs() / 2 + 1.5 * divided + risk
         return error
