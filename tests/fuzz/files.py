@@ -1,5 +1,6 @@
 """Damaged files: whatever became of them, a command answers with a sentence."""
 
+import atexit
 import contextlib
 import io
 import json
@@ -26,6 +27,7 @@ _WORST: tuple[Any, ...] = (None, True, -1, 0, 2.5, 1e308, 10**30, "x", "", [], {
 def _original() -> Path:
     """A finished run, and a file of its results."""
     home = Path(tempfile.mkdtemp(prefix="fuzz-files-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
     words = ["sweep", "digits", "--limit", "40", "--set", "capacity=20", "--seeds", "1", "--quiet"]
     words += ["--methods", "ER", "ER + SPHERE", "--columns", "40%", "--out", str(home / "runs")]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
