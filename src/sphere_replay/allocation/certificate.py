@@ -130,7 +130,7 @@ class _Terms:
         self._recipe = recipe
         self._alpha = 1.0 if recipe.control is Control.NO_FLOOR else recipe.alpha
         self._passed = result.target * (result.consensus > 0)
-        self._common = 1.0
+        self._common = 1.0  # κ
         if trace.row_sums is not None:
             alone = trace.row_sums == 0
             share = (self._passed / trace.row_sums.masked_fill(alone, 1.0)).masked_fill(alone, 0.0)

@@ -126,10 +126,10 @@ def _centers(points: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """k-means on a sample, from `count` of its points."""
     chosen = torch.randperm(len(points), generator=generator)[: _SAMPLED_PER_CELL * count]
     sample = points[chosen.to(points.device)]
-    return _k_means(sample, _spread(sample, count, generator))
+    return _k_means(sample, _seeds(sample, count, generator))
 
 
-def _spread(sample: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def _seeds(sample: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """`count` points of a sample that leave no part of it without one.
 
     Of as many that are drawn alike, a cluster in three would have none, and share a cell with

@@ -8,8 +8,8 @@ exp(-|D - v|²/eps) over them is, up to second cumulants of the exponent,
 Between the members c_a + u of a cell it changes with the slopes of F_ab along u, which differ from
 cell to cell: by log E_b e^(s_b·u), in all orders, because a kernel that reaches many clusters is
 steep in as many directions. What is left out goes with it, and a few exact rows tell by how much
-(see `pilot`). Values w that differ within a cell
-tilt its mean: W_b = Σ_j w_j becomes W_b + cov(w, exponent). So the sum over all far memories j is
+(see `pilot`). Values w that differ within a cell tilt its mean: W_b = Σ_j w_j becomes
+W_b + cov(w, exponent). So the sum over all far memories j is
 
     Σ_j K_ij w_j = g_i (A_a + u_i·B_a)
 
