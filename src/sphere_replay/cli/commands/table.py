@@ -102,7 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--preset, --set, --limit and --device find run folders: give --runs DIR")
     else:
         place = arguments.results / f"{table.results or table.name}.json"
-        remedy = f"{command} --save {place}"
+        maker = f"sphere sweep {table.results}" if table.results else command
+        remedy = f"{maker} --save {place}"
         entries = []
         if place.is_file():
             saved = load_collection(place, accept_edited=arguments.accept_edited)
