@@ -39,7 +39,7 @@ def test_every_combination_resolves_and_survives_json(preset: str, host: str) ->
         config = resolve(preset, host, select, noise=0.2, seed=3)
         assert (config.dataset, config.host, config.select) == (dataset, host, select)
         assert (config.noise, config.seed) == (0.2, 3)
-        assert config.width == (20 if preset in SMALL else 64)
+        assert (config.width == 64) is (preset not in SMALL)
         assert VisionConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -97,12 +97,23 @@ def test_settings_of_xder_are_the_papers(preset: str, k_t: int, every: int, beta
     }
 
 
-@pytest.mark.parametrize(("preset", "limit"), [("cifar10", 10_000), ("cifar100", 20_000)])
-def test_small_presets_differ_in_scale_alone(preset: str, limit: int) -> None:
+@pytest.mark.parametrize(
+    ("preset", "width", "limit", "pool"),
+    [
+        ("cifar10", 20, 10_000, None),
+        ("cifar100", 20, 10_000, 500),
+        ("tiny-imagenet", 12, 5_000, 500),
+    ],
+)
+def test_small_presets_differ_in_scale_alone(
+    preset: str, width: int, limit: int, pool: int | None
+) -> None:
     for host in HOSTS:
         small, full = resolve(f"{preset}-small", host), resolve(preset, host)
-        assert (small.width, small.limit, small.channels_last) == (20, limit, True)
-        rescaled = replace(small, width=64, limit=None, channels_last=False, options=full.options)
+        assert (small.width, small.limit, small.channels_last) == (width, limit, True)
+        assert (small.pool, small.tail_limit) == (pool, 1000 if pool else None)
+        scale = {"width": 64, "limit": None, "pool": None, "tail_limit": None}
+        rescaled = replace(small, **scale, channels_last=False, options=full.options)
         assert rescaled == full
         differing = {name for name in full.options if small.options[name] != full.options[name]}
         assert differing <= {"epochs", "fit_last_only"}
@@ -175,6 +186,9 @@ def test_what_the_paper_leaves_open_is_marked() -> None:
     assert fit.startswith("the full preset fits 255 epochs after every task; all but")
     assert not provenance(resolve("mnist"), "capacity")
     assert provenance(resolve("cifar100-small"), "limit") == "the paper uses the whole stream"
+    scored = provenance(resolve("cifar100-small", select="sphere"), "pool")
+    assert scored == "the paper scores the whole memory"
+    assert not provenance(resolve("cifar100", select="sphere"), "pool")
     assert not provenance(resolve("cifar10"), "limit")
     assert "255 epochs" in provenance(resolve("cifar10-small", "abs"), "options")
     assert "epochs" not in provenance(resolve("cifar10", "abs"), "options")

@@ -106,8 +106,10 @@ def test_the_small_form_has_the_same_rows_at_a_smaller_scale(name: str) -> None:
     (run,) = runs_of(table, [3], ["ER"], ["40%"])
     config = run.config
     assert isinstance(config, VisionConfig)
-    assert (config.width, config.capacity) == (20, vision(name, "ER", "40%").capacity)
-    assert config.limit == {"cifar10": 10_000}.get(name, 20_000)
+    full = vision(name, "ER", "40%")
+    assert config.capacity == full.capacity
+    assert config.width < full.width
+    assert config.limit is not None
     assert not TABLES[name].relative
 
 

@@ -56,13 +56,15 @@ ALLOCATION: dict[tuple[str, str], Settings] = {
 }
 """The paper's table of allocation settings, where it differs from k_s 5, k_T 25, T_frac 0.5, 4."""
 
+_SMALL_SCORING = {"pool": 500, "tail_limit": 1000}
+
 SMALL: dict[str, Settings] = {
     "cifar10": {"width": 20, "limit": 10_000, "channels_last": True},
-    "cifar100": {"width": 20, "limit": 20_000, "channels_last": True},
-    "tiny-imagenet": {"width": 20, "limit": 20_000, "channels_last": True},
+    "cifar100": {"width": 20, "limit": 10_000, "channels_last": True, **_SMALL_SCORING},
+    "tiny-imagenet": {"width": 12, "limit": 5_000, "channels_last": True, **_SMALL_SCORING},
 }
 """What `-small` presets have instead, so that a CPU can run them: a narrow network, a part of the
-stream, the faster memory format. Memories keep their size."""
+stream, the faster memory format. Memories keep their size, but of large ones a part is scored."""
 
 SMALL_FITS: dict[str, dict[str, Any]] = {
     "gdumb": {"epochs": 32},
@@ -185,7 +187,8 @@ def provenance(config: VisionConfig, setting: str) -> str:
     if setting == "limit" and config.limit is not None:
         return "the paper uses the whole stream"
     if setting == "pool" and config.select not in SCORED_EVERY_STEP:
-        return ""  # the paper scores the whole memory, but for MIR
+        # But for MIR.
+        return "" if config.pool is None else "the paper scores the whole memory"
     if setting == "every" and config.select == "sphere-calibrated":
         return "chosen here"
     if setting == "every" and config.select in SCORED_EVERY_STEP:
