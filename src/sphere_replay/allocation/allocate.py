@@ -29,7 +29,7 @@ from sphere_replay.allocation.smoothing import (
     Smoother,
 )
 from sphere_replay.allocation.transport import transport
-from sphere_replay.geometry import Geometry, PermutedGeometry, build_geometry
+from sphere_replay.geometry import Geometry, PermutedGeometry, build_geometry, exact_rows
 from sphere_replay.geometry.build import DEFAULT_BUDGET, Kind
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
 from sphere_replay.validation import check_increments
@@ -143,10 +143,16 @@ def solve(
     temperature, scale = recipe.scales.temperature(delta, support, eps_t, running_scale)
     temperature = min(temperature, LARGEST_TEMPERATURE)
     target, value, log_reached = transport(geometry, eps_t, temperature, support)
+    approximate = exact_rows(geometry) is not None
+    if approximate:
+        target = _of_mass(target, 1.0)
     if temperature == 0:
         sensitivity = torch.zeros_like(delta)
     else:
-        sensitivity = smoother.pull_back(target * (consensus > 0))
+        passed = target * (consensus > 0)
+        sensitivity = smoother.pull_back(passed)
+        if approximate:
+            sensitivity = _of_mass(sensitivity, float(passed.sum()))
     alpha = 1.0 if recipe.control is Control.NO_FLOOR else recipe.alpha
     weights, mass, probabilities = _blend(sensitivity, alpha)
     full = Allocation(
@@ -173,6 +179,12 @@ def solve(
         case Control.MATCHED_MIR:
             full = _with_matched_mir(full, delta)
     return full, trace
+
+
+def _of_mass(values: Tensor, mass: float) -> Tensor:
+    """Transport and S^T lose nothing; approximate kernels do, a little, and all alike."""
+    total = float(values.sum())
+    return values * (mass / total) if total > 0 else values
 
 
 def _smoother(recipe: Sphere, geometry: Geometry, eps_s: float, rounding: float) -> Smoother:

@@ -4,15 +4,19 @@ Hats are what an approximate geometry gave, K and E the exact kernels of eps_s a
 With x = q* ⊙ 1[Sδ > 0] the weights are alpha S^T x and a constant. S^T preserves mass and every
 source's share of the transport has mass one, so errors pass from step to step without growing:
 
-    |ŝ - s|_1      <= Σ_i |ŝ - K(x̂/r̂)|_i + Σ_i x̂_i |r_i/r̂_i - 1| + |x̂ - x|_1
-    |x̂ - x|_1      <= Σ_i q̂_i 1[signs of consensus differ] + 2 TV(q̂, q)
-    TV(q̂, q)       <= 1/2 Σ_i |q̂ - q°|_i + 3/2 mean_i |(Eâ)_i/κẐ_i - 1| + Σ_i q°_i |e^η_i - 1|
+    |ŝ - S^T x̂|_1 <= Σ_i |ŝ - K(x̂/r̂)|_i + Σ_i x̂_i |r_i/r̂_i - 1|
+    |x̂ - x|_1     <= Σ_i q̂_i 1[signs of consensus differ] + |q̂ - q|_1
+    |q̂ - q|_1     <= Σ_i |q̂ - q°|_i + mean_i |(Eâ)_i/κẐ_i - 1| + 2 Σ_i q°_i |e^η_i - 1|
     with q° = â ⊙ E(1/κẐ)/m, η = (v - v̂)/T and any κ > 0: what all of Ẑ is off by moves no mass
-    TV(p̂, p)       <= alpha (|ŝ - s|_1 + |Σx̂ - Σx|) / 2 ŝ_w
+    TV(p̂, p)      <= alpha (|ŝ - s|_1 + |Σŝ - Σs|) / 2 ŝ_w
 
-Every term is a sum over memories of something that one exact row of K and of E tells about one
-memory. So a sample of memories gives an unbiased estimate of the bound, and Student's t what it may
-be at most. Scales, temperature and agreement are those of the allocation; rounding is left out.
+What is too much in one place is missing in another, so that a difference and its sum are together
+at most twice its larger side. Where both are of mass one, as q̂ and q, that is |q̂ - q|_1 alone, in
+any part of the memories; how far an approximation misses the mass of one is known, and added.
+
+Every other term is a sum over memories of something that one exact row of K and of E tells about
+one memory. So a sample of memories gives an unbiased estimate of the bound, and Student's t what it
+may be at most. Scales, temperature and agreement are those of the allocation; rounding is left out.
 """
 
 import math
@@ -88,7 +92,7 @@ def certify(
     terms.level((part, rows(part)) for part in torch.split(before, height))
     bounds = torch.cat([terms.of(part, rows(part)) for part in torch.split(chosen, height)])
     sampled = bounds / chances[chosen]
-    likely = sampled.mean() + _QUANTILE * sampled.std() / math.sqrt(ROWS)
+    likely = sampled.mean() + _QUANTILE * sampled.std() / math.sqrt(ROWS) + terms.missed
     return Certificate(min(1.0, float(likely)), _CONFIDENCE, ROWS)
 
 
@@ -131,6 +135,12 @@ class _Terms:
         self._alpha = 1.0 if recipe.control is Control.NO_FLOOR else recipe.alpha
         self._passed = result.target * (result.consensus > 0)
         self._common = 1.0  # κ
+        self.missed = 0.0
+        """What masses that should be one, or the same, add to the bound."""
+        if recipe.control is not Control.NO_TRANSPORT and trace.log_reached is not None:
+            gap = (result.sensitivity.sum() - self._passed.sum()).abs()
+            gap += (result.target.sum() - 1).abs()
+            self.missed = self._alpha * float(gap) / (2 * result.mass)
         if trace.row_sums is not None:
             alone = trace.row_sums == 0
             share = (self._passed / trace.row_sums.masked_fill(alone, 1.0)).masked_fill(alone, 0.0)
@@ -166,19 +176,17 @@ class _Terms:
             pulled = self._pull_back_error(chosen, sums, pulled)
         support = result.support[chosen]
         risk_error = consensus.clamp(min=0) - support
+        flipped = torch.zeros_like(consensus)
         if result.temperature == 0 and recipe.control is not Control.NO_TRANSPORT:
-            change = moved = torch.zeros_like(consensus)  # no sensitivity, whatever the kernel
+            change = torch.zeros_like(consensus)  # no sensitivity, whatever the kernel
         elif recipe.control is Control.NO_TRANSPORT:
             change = 2 * risk_error.abs() / result.support.sum().clamp(min=1e-300)
-            moved = torch.zeros_like(change)
         else:
-            flipped = (consensus > 0) != (result.consensus[chosen] > 0)
-            moved = result.target[chosen] * flipped
-            carried = self._transport_error(chosen, costs, risk_error)
-            change, moved = pulled + moved + 2 * carried, moved + carried
+            flipped = result.target[chosen] * ((consensus > 0) != (result.consensus[chosen] > 0))
+            change = pulled + flipped + self._transport_error(chosen, costs, risk_error)
         backing = self._backing_error(chosen, costs)
         if backing is None:
-            return self._alpha * (change + moved) / (2 * result.mass)
+            return self._alpha * (change + flipped) / (2 * result.mass)
         return (self._alpha * change + backing) / result.mass
 
     def _pull_back_error(self, chosen: Tensor, sums: Tensor, pulled: Tensor) -> Tensor:
@@ -193,7 +201,7 @@ class _Terms:
         return own + torch.where(alone, 2 * passed * (sums > 0), divided)
 
     def _transport_error(self, chosen: Tensor, costs: Tensor, risk_error: Tensor) -> Tensor:
-        """Of the target, as total variation."""
+        """Of the target: |q̂ - q|."""
         result, reached = self._result, self._trace.log_reached
         if reached is None:
             return torch.zeros_like(risk_error)
@@ -202,7 +210,7 @@ class _Terms:
         target = self._a[chosen] * received / (self._common * size)
         divided = (sent / (self._common * reached[chosen].exp()) - 1).abs() / size
         risk = target * torch.expm1(risk_error / result.temperature).abs()
-        error: Tensor = (result.target[chosen] - target).abs() / 2 + 1.5 * divided + risk
+        error: Tensor = (result.target[chosen] - target).abs() + divided + 2 * risk
         return error
 
     def _backing_error(self, chosen: Tensor, costs: Tensor) -> Tensor | None:
