@@ -1,4 +1,4 @@
-"""Kernel scales by how many neighbours they give: the inverse of N_eff, by bracketing.
+"""Kernel scales by how many neighbours they give: the inverse of N_eff, by secants.
 
 N_eff = (Σ_j K_ij)² / Σ_j K_ij² of K = exp(-C/eps) grows with eps: from the number of memories that
 coincide with i, for a kernel of width zero, to m. So does its median over memories.
@@ -18,8 +18,12 @@ _LEAST_EXPONENT = -40.0
 _NARROWEST, _WIDEST = 1e-13, 1e3
 """The search, in units of the largest cost. At its end all memories count alike."""
 
-_DOUBT = 1.25
-"""A guess from a few rows is this factor off at most; where it is not, the search starts afresh."""
+_START, _SLOPE = 0.1, 4.0
+"""Without a guess, a share of the largest cost; d log N_eff / d log eps before two sizes are known.
+"""
+
+_LEAP = math.log(16.0)
+"""How far a step goes at most, in log eps: far from its root the slope tells little."""
 
 _TOLERANCE = 1e-3
 """Of log N_eff."""
@@ -55,30 +59,34 @@ def scale_by_sizes(
 ) -> float:
     """The same for whoever knows N_eff `[n]` of every eps, and the largest cost."""
 
-    def excess(eps: float) -> float:
-        return math.log(median(sizes(eps)) / neighbors)
+
+    def excess_at(place: float) -> float:
+        return math.log(median(sizes(math.exp(place))) / neighbors)
 
     if largest == 0:
         return 0.0
-    if guess > 0:
-        low, high = guess / _DOUBT, guess * _DOUBT
-        below, above = excess(low), excess(high)
-    if guess == 0 or not below < 0 < above:
-        low, high = largest * _NARROWEST, largest * _WIDEST
-        below, above = excess(low), excess(high)
-        if below >= -_TOLERANCE:
+    lowest, highest = math.log(largest * _NARROWEST), math.log(largest * _WIDEST)
+    if not 0 < guess < largest:  # it may be that there is no root
+        if excess_at(lowest) >= -_TOLERANCE:
             return 0.0
-        if above <= 0:
-            return high
+        if excess_at(highest) <= 0:
+            return math.exp(highest)
+        guess = largest * _START
+    below, above = lowest, highest  # the root lies between them
+    place, excess, slope, moved = math.log(guess), 0.0, _SLOPE, 0.0
     for step in range(_STEPS):
-        # Interpolating is fast and halving is sure: in turn they are both.
-        share = 0.5 if step % 2 else -below / (above - below)
-        middle = low * math.pow(high / low, share)
-        found = excess(middle)
-        if abs(found) < _TOLERANCE:
+        before, excess = excess, excess_at(place)
+        if abs(excess) < _TOLERANCE:
             break
-        if found < 0:
-            low, below = middle, found
-        else:
-            high, above = middle, found
-    return middle
+        below, above = (place, above) if excess < 0 else (below, place)
+        if moved and (excess - before) / moved > 0:
+            slope = (excess - before) / moved
+        enclosed = below > lowest and above < highest
+        reach = abs(excess) / slope
+        if not enclosed:  # on a plateau, slopes of elsewhere are no measure of the way
+            reach = max(reach, 2 * abs(moved))
+        here, place = place, place - math.copysign(min(reach, _LEAP), excess)
+        if not below < place < above or (enclosed and step % 4 == 3):
+            place = (below + above) / 2  # secants are fast and halving is sure
+        moved = place - here
+    return math.exp(place)
