@@ -59,7 +59,6 @@ def scale_by_sizes(
 ) -> float:
     """The same for whoever knows N_eff `[n]` of every eps, and the largest cost."""
 
-
     def excess_at(place: float) -> float:
         return math.log(median(sizes(math.exp(place))) / neighbors)
 

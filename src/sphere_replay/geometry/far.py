@@ -7,8 +7,9 @@ exp(-|D - v|²/eps) over them is, up to second cumulants of the exponent,
 
 Between the members c_a + u of a cell it changes with the slopes of F_ab along u, which differ from
 cell to cell: by log E_b e^(s_b·u), in all orders, because a kernel that reaches many clusters is
-steep in as many directions. What is left out goes with it, and a few exact rows tell by how much
-(see `pilot`). Values w that differ within a cell tilt its mean: W_b = Σ_j w_j becomes
+steep in as many directions. Cells with the least part in the kernel count as one there, whose slope
+varies as that of all. What is left out goes with it, and a few exact rows tell by how much (see
+`pilot`). Values w that differ within a cell tilt its mean: W_b = Σ_j w_j becomes
 W_b + cov(w, exponent). So the sum over all far memories j is
 
     Σ_j K_ij w_j = g_i (A_a + u_i·B_a)
@@ -31,9 +32,9 @@ from sphere_replay.geometry.threads import in_order
 LEAST_EXPONENT, LARGEST_EXPONENT = -87.0, 30.0
 """exp() of less is no normal number; more is no correction any longer."""
 
-_TINY = 1e-12
-_COLUMNS = 4096
-"""Cells that members are put against at a time."""
+_TINY, _LEAST_REST = 1e-12, 1e-6
+_TOLD_APART = 2048
+"""Cells whose slopes are looked at one by one, from each memory: those with the largest part."""
 
 
 class Reach(NamedTuple):
@@ -160,17 +161,24 @@ class Far:
         common = bent * moments.share
         apart = common.sum(dim=1, keepdim=True) * own - common @ centers
         steepness = slopes + 2 * (turned + apart @ moments.common)
+        most = share.topk(min(_TOLD_APART, len(cells)), dim=1, sorted=False)
         if self._root:
             damped = self._damp(float(bend.sum() / slope.sum().clamp(min=_TINY)))
+            usual = 2 * (sloped @ damped - slope[:, None] * damped[batch])
+            variations = self._variation(damped) * (2 * slope[:, None, None]).square()
+        else:
+            usual = share @ self._slopes
+            variations = self._slope_variation.expand(len(batch), -1, -1)
         root_bend = (share * reach.root_bend).sum(dim=1)
         gains, spreads = [], []
         for row, cell in enumerate(batch.tolist()):
             deviations = cells.deviations(cell)
+            chosen = most.indices[row]
             if self._root:
-                every = (damped - damped[cell]) * (2 * reach.slope[row, :, None])
+                every = (damped[chosen] - damped[cell]) * (2 * reach.slope[row, chosen, None])
             else:
-                every = self._slopes
-            spread = _spread(deviations, every, share[row])
+                every = self._slopes[chosen]
+            spread = _spread(deviations, every, most.values[row], usual[row], variations[row])
             along_slope = deviations @ slopes[row]
             exponent = deviations @ steepness[row] - slope[row] * deviations.square().sum(dim=1)
             exponent += spread + root_bend[row] * (2 * spread + along_slope.square())
@@ -204,6 +212,16 @@ class Far:
         """Toward all cells, from anywhere, but for what they have in common; not for roots."""
         return self._damp(2 / self._eps) * (2 / self._eps)
 
+    @cached_property
+    def _slope_variation(self) -> Tensor:
+        return self._variation(self._slopes)
+
+    def _variation(self, slopes: Tensor) -> Tensor:
+        """Covariance `[d, d]` over memories of the slopes toward their cells `[c, d]`."""
+        share = self._cells.sizes.to(slopes.dtype) / len(self._cells.points)
+        apart = slopes - share @ slopes
+        return (apart * share[:, None]).T @ apart
+
     def _damp(self, ratio: float) -> Tensor:
         """Centers as slopes see them, for so many bends to a slope.
 
@@ -228,17 +246,26 @@ class Far:
         return totals, lengths, tilts
 
 
-def _spread(deviations: Tensor, slopes: Tensor, share: Tensor) -> Tensor:
-    """By how much members `[n]` see more than their center does because slopes `[c, d]` differ.
+def _spread(
+    deviations: Tensor, slopes: Tensor, share: Tensor, usual: Tensor, variation: Tensor
+) -> Tensor:
+    """By how much members `[n]` see more than their center does because slopes differ.
 
-    log E e^(s·u), about half of the variance of s·u, around the mean of the slopes s.
+    log E e^(s·u), about half of the variance of s·u, around the mean of all slopes s.
+
+    Args:
+        deviations: u, `[n, d]`.
+        slopes: s toward some cells, `[k, d]`.
+        share: Of these cells, `[k]`.
+        usual: The mean of all slopes, `[d]`, which tells that of the rest.
+        variation: The covariance of the rest, `[d, d]`.
     """
-    usual = deviations @ (share @ slopes)
-    total = torch.zeros_like(usual)
-    parts = (torch.split(each, _COLUMNS) for each in (slopes, share))
-    for some, shares in zip(*parts, strict=True):
-        shape = len(deviations), len(some)
-        seen = working("seen along", shape, deviations.dtype, deviations.device)
-        torch.addmm(usual[:, None], deviations, some.T, beta=-1, out=seen)
-        total += seen.clamp_(max=LARGEST_EXPONENT).exp_() @ shares
+    rest = (1 - share.sum()).clamp_(min=0)
+    other = (usual - share @ slopes) / rest.clamp(min=_LEAST_REST)
+    every, shares = torch.cat([slopes, other[None]]), torch.cat([share, rest[None]])
+    shape = len(deviations), len(every)
+    seen = working("seen along", shape, deviations.dtype, deviations.device)
+    torch.addmm((deviations @ usual)[:, None], deviations, every.T, beta=-1, out=seen)
+    seen[:, -1] += ((deviations @ variation) * deviations).sum(dim=1) / 2
+    total: Tensor = seen.clamp_(max=LARGEST_EXPONENT).exp_() @ shares
     return total.clamp_(min=_TINY).log_()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sphere_replay.geometry.protocol import Approximate, Geometry, Neighborhood
+from sphere_replay.geometry.protocol import Geometry, Neighborhood
 
 
 class PermutedGeometry:
@@ -76,4 +76,6 @@ def exact_rows(geometry: Geometry) -> Callable[[Tensor], Tensor] | None:
     """Exact rows C[memories] of an approximate geometry; None for one that is exact as it is."""
     if isinstance(geometry, PermutedGeometry):
         return geometry.exact_rows()
-    return geometry.cost_rows if isinstance(geometry, Approximate) else None
+    # To ask whether it is an `Approximate` would take as long as a product of a small memory.
+    rows: Callable[[Tensor], Tensor] | None = getattr(geometry, "cost_rows", None)
+    return rows

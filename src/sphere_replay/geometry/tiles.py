@@ -113,8 +113,11 @@ class TileGeometry:
             kernel.fill_diagonal_(1)  # as it was: it may be kept
             return product, None
 
-        result = torch.zeros(stacked.shape, dtype=self._vector_dtype, device=self.device)
         self._sharpen(eps)
+        if self._small:  # one tile, nothing to add up
+            ((_, _, (only, _)),) = self._over_tiles(products)
+            return only.to(self._vector_dtype).T.reshape(vectors.shape)
+        result = torch.zeros(stacked.shape, dtype=self._vector_dtype, device=self.device)
         for rows, cols, (along, across) in self._over_tiles(products):
             result[:, rows] += along
             if across is not None:
