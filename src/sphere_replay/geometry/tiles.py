@@ -259,7 +259,13 @@ class TileGeometry:
             return 0.0
         below = coincident if coincident > pairs // 2 else 0
         ranks = [below + (pairs - below - 1) // 2, below + (pairs - below) // 2]
-        low, high = order_statistics(self._pair_values, ranks, self.dtype, self._counts_together)
+        if self._small:
+            (values,) = self._pair_values()
+            low, high = values.sort().values[ranks].tolist()
+        else:
+            low, high = order_statistics(
+                self._pair_values, ranks, self.dtype, self._counts_together
+            )
         return (low + high) / 2 / self.unit
 
     def _together(self, sums: Tensor) -> Tensor:
