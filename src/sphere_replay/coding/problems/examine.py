@@ -87,31 +87,27 @@ def _run_twice(
     problems: Sequence[Problem], sandbox: Sandbox, fewest: int, most: int, judge: str
 ) -> list[Examined]:
     trials = [Trial(problem.reference, problem.tests, None, judge) for problem in problems]
+    first = _run(sandbox, trials)
     results = [
-        check_nodes(problem, verdict, fewest, most)
-        for problem, verdict in zip(problems, _run(sandbox, trials), strict=True)
+        _check_nodes(problem, verdict, fewest, most)
+        for problem, verdict in zip(problems, first, strict=True)
     ]
-    again = [place for place, result in enumerate(results) if not result[0].reason]
+    again = [place for place, examined in enumerate(results) if not examined.reason]
     for place, second in zip(again, _run(sandbox, [trials[i] for i in again]), strict=True):
-        examined, first = results[place]
-        results[place] = check_stability(examined.problem, first, second, fewest), second
-    return [examined for examined, _ in results]
+        results[place] = check_stability(problems[place], first[place], second, fewest)
+    return results
 
 
-def check_nodes(
-    problem: Problem, verdict: Verdict, fewest: int, most: int
-) -> tuple[Examined, Verdict]:
+def _check_nodes(problem: Problem, verdict: Verdict, fewest: int, most: int) -> Examined:
     """Whether one run collected as many nodes as it should, and came to its end."""
     count = len(verdict.nodes)
     if verdict.ending in ("empty", "uncollected"):
-        examined = Examined(problem, NO_NODE, _last_line(verdict.why))
-    elif not fewest <= count <= most:
-        examined = Examined(problem, NODE_COUNT, f"{count}, not {fewest} to {most}")
-    elif verdict.ending != "finished":
-        examined = Examined(problem, FAILING, _last_line(verdict.why))
-    else:
-        examined = Examined(replace(problem, nodes=tuple(verdict.nodes)))
-    return examined, verdict
+        return Examined(problem, NO_NODE, _last_line(verdict.why))
+    if not fewest <= count <= most:
+        return Examined(problem, NODE_COUNT, f"{count}, not {fewest} to {most}")
+    if verdict.ending != "finished":
+        return Examined(problem, FAILING, _last_line(verdict.why))
+    return Examined(problem)
 
 
 def check_stability(problem: Problem, first: Verdict, second: Verdict, fewest: int) -> Examined:
