@@ -109,8 +109,6 @@ class CodingJob:
 
     def run(self, first_step: int, after_step: AfterStep) -> None:
         """Train from an update on; `after_step` is called after each."""
-        require("trl", "coding")
-        require("datasets", "coding")
         try:
             if not self._initial:
                 self._initial = self._measure()
