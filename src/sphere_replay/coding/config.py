@@ -1,6 +1,6 @@
 """Everything that decides a code-generation run, as one flat value: the run's identity."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from sphere_replay.allocation import Sphere
@@ -184,7 +184,7 @@ class CodingConfig(ReplaySettings, RunConfig):
             "allocation": dict(FLOORS),
             "objective": dict(OBJECTIVE),
             "optimizer": {"kind": "AdamW", **ADAMW},
-            "limits": self.limits.to_dict(),
+            "limits": asdict(self.limits),
             "model": made_here if self.model == MICRO else {},
         }
 

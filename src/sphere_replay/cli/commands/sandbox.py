@@ -102,7 +102,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except (SandboxError, ValueError) as error:
         raise UsageError(str(error)) from error
     if arguments.json:
-        print(json.dumps({**verdict.to_json(), "isolation": isolation}))
+        print(json.dumps({**asdict(verdict), "isolation": isolation}))
     else:
         _print_verdict(verdict, isolation)
     return 0 if verdict.passed else 1
@@ -161,7 +161,7 @@ def _prove(name: str, kinds: Sequence[str]) -> dict[str, Any]:
             try:
                 for judge in JUDGES:
                     with step_progress(f"{name}, {judge}", hidden=False) as report:
-                        found = prove(worker, report or _silent, judge, kinds)
+                        found = prove(worker, report, judge, kinds)
                     findings += [{**asdict(finding), "judge": judge} for finding in found]
             finally:
                 worker.close()
@@ -169,10 +169,6 @@ def _prove(name: str, kinds: Sequence[str]) -> dict[str, Any]:
             why = str(error)
     proved = {"name": name, "works": why is None, "why": why or ""}
     return {**proved, "memory": memory, "findings": findings}
-
-
-def _silent(done: int, total: int, name: str) -> None:
-    pass
 
 
 def _print_check(results: list[dict[str, Any]], used: str | None, *, every: bool) -> None:
