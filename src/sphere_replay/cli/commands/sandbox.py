@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from sphere_replay.cli.options import add_options
 from sphere_replay.errors import UsageError, unknown
 from sphere_replay.extras import how_to_get
 from sphere_replay.sandbox.hostile import CLASSES
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"only programs of this class; repeatable: {', '.join(CLASSES)}",
     )
     check.add_argument("--all", action="store_true", help="a line for every program")
-    check.add_argument("--json", action="store_true", help="machine-readable output only")
+    add_options(check, "--json")
     check.set_defaults(act=_check)
     run = commands.add_parser(
         "run",
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar=_unit(limit),
             help=f"{limit.metadata['help']} (default: {_shown(limit)})",
         )
-    run.add_argument("--json", action="store_true", help="machine-readable output only")
+    add_options(run, "--json")
     run.set_defaults(act=_run)
 
 
