@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from sphere_replay.config import Pair
 from sphere_replay.errors import UsageError
 from sphere_replay.reports.collection import FinishedRun
+from sphere_replay.reports.courses import Curve, curve_of
 from sphere_replay.reports.statistics import mean
 from sphere_replay.storage.files import write_atomically
 
@@ -56,11 +57,19 @@ class Style:
     marker: str
 
 
+def by_place(runs: Sequence[FinishedRun], extract: Callable[[FinishedRun], T | None]) -> Panels[T]:
+    """What the runs have, by column and method; runs without it are left out."""
+    panels: Panels[T] = {}
+    for run in runs:
+        if (found := extract(run)) is not None:
+            panels.setdefault(run.column, {}).setdefault(run.method, []).append(found)
+    return panels
+
+
 def panels_of(
     runs: Sequence[FinishedRun], extract: Callable[[FinishedRun], T | None], what: str
 ) -> Panels[T]:
-    """What the runs have to draw, by column and method; runs without it are left out."""
-    panels: Panels[T] = {}
+    """What the runs have to draw; a run must not be there twice."""
     known: set[tuple[str, str, Pair]] = set()
     for run in runs:
         if (run.method, run.column, run.pair) in known:
@@ -68,12 +77,15 @@ def panels_of(
                 f"two runs of {run.method!r}, {run.column!r}, seed {run.pair}: a run counts once"
             )
         known.add((run.method, run.column, run.pair))
-        found = extract(run)
-        if found is not None:
-            panels.setdefault(run.column, {}).setdefault(run.method, []).append(found)
+    panels = by_place(runs, extract)
     if not panels:
         raise ValueError(f"nothing to draw: none of the {len(runs)} runs has {what}")
     return panels
+
+
+def run_curve(run: FinishedRun) -> Curve | None:
+    """The curve of a run; an error says which it is."""
+    return curve_of(run.results, f"{run.method}, {run.column}, seed {run.pair}")
 
 
 def styles_of(methods: Iterable[str]) -> dict[str, Style]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sphere_replay.reports.collection import FinishedRun
-from sphere_replay.reports.courses import Curve, aligned, curve_of, record_in
+from sphere_replay.reports.courses import aligned, record_in
 from sphere_replay.reports.figure_parts import (
     GRAY,
     about,
@@ -22,6 +22,7 @@ from sphere_replay.reports.figure_parts import (
     mark_tasks,
     new_figure,
     panels_of,
+    run_curve,
     seed_count,
     styles_of,
     write_above,
@@ -40,7 +41,7 @@ def accuracy_figure(runs: Sequence[FinishedRun], subject: str = "") -> "Figure":
     """A panel for each column, a line for each method, the best in front with its band."""
     import numpy as np
 
-    panels = panels_of(runs, _curve, "anytime accuracies")
+    panels = panels_of(runs, run_curve, "anytime accuracies")
     units = _unit(runs)
     styles = styles_of(run.method for run in runs)
     columns = min(2, len(panels))
@@ -189,10 +190,6 @@ def _unit(runs: Sequence[FinishedRun]) -> str:
     """What accuracies are of."""
     by_class = any(isinstance(record_in(run.results), AccuracyRecord) for run in runs)
     return "classes" if by_class else "tasks"
-
-
-def _curve(run: FinishedRun) -> Curve | None:
-    return curve_of(run.results, f"{run.method}, {run.column}, seed {run.pair}")
 
 
 def _forgetting(run: FinishedRun) -> list[tuple[int, float]] | None:
