@@ -110,7 +110,12 @@ class CodingConfig(ReplaySettings, RunConfig):
             seed=0, generations=2, rank=0, strength=0, favor=1, weight_decay=0, warm_up=0
         )
         self.check_replay(UNLABELLED, distinct=False)
-        self._check_options()
+        self.selection_on(self.recipe)  # which checks its options
+        if self.select_options.get("agreement"):
+            raise ConfigError(
+                "select.agreement asks neighbours about class labels, and problems have none: "
+                "leave it at 0"
+            )
         if self.host == "none" and self.select != "uniform":
             raise ConfigError("none replays nothing: leave --select at uniform")
         if self.pool is not None and self.pool > self.capacity:
@@ -132,14 +137,6 @@ class CodingConfig(ReplaySettings, RunConfig):
         if len(set(self.stage_names)) < len(self.stage_names):
             raise ConfigError(f"stages={self.stages} names a stage twice")
 
-    def _check_options(self) -> None:
-        self.selection_on(self.recipe)
-        if self.select_options.get("agreement"):
-            raise ConfigError(
-                "select.agreement asks neighbours about class labels, and problems have none: "
-                "leave it at 0"
-            )
-
     @property
     def stage_names(self) -> tuple[str, ...]:
         """The stages asked for; none: all there are."""
@@ -159,11 +156,6 @@ class CodingConfig(ReplaySettings, RunConfig):
     def recipe(self) -> Sphere:
         """Of the selections built on SPHERE; its d0 is the training prompts' own."""
         return Sphere.coding(None, alpha=self.alpha)
-
-    @property
-    def of_selection(self) -> dict[str, Any]:
-        """The selection's own options."""
-        return self.select_options
 
     @property
     def idle(self) -> tuple[str, ...]:
@@ -193,8 +185,3 @@ class CodingConfig(ReplaySettings, RunConfig):
         """Readable stem of the run's folder."""
         model = self.model.rstrip("/").rpartition("/")[2]
         return f"coding-{model}-{self.problems}-{self.host}-{self.select}-seed{self.seed}"
-
-    @property
-    def pair(self) -> int:
-        """What two runs must share to be compared as a pair: the seed."""
-        return self.seed

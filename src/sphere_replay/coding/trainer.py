@@ -36,11 +36,6 @@ class _Replay(GroupReplayArguments):
 
     select_options: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def of_selection(self) -> Mapping[str, Any]:
-        """The selection's own options."""
-        return self.select_options
-
 
 class CodingTrainer(SphereGRPOTrainer):
     """Begins with any update of the data, and samples from the random numbers of that update.
