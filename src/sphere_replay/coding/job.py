@@ -194,10 +194,6 @@ class CodingJob:
     def _train(self, first: int, after_step: AfterStep, folder: str) -> None:
         from sphere_replay.coding.trainer import Steps, build_trainer
 
-        steps = Steps(
-            begin=self._begin,
-            step=lambda number, seconds: self._after_update(first + number, seconds, after_step),
-        )
         self._trainer = trainer = build_trainer(
             self.config,
             self.model,
@@ -206,8 +202,12 @@ class CodingJob:
             self._reward,
             first_update=first,
             folder=folder,
-            callbacks=[steps],
         )
+
+        def after_update(number: int, seconds: float) -> None:
+            self._after_update(trainer, first + number, seconds, after_step)
+
+        trainer.add_callback(Steps(self._begin, after_update))
         if self._loaded is not None:
             trainer.replay.load_state_dict(self._loaded["replay"])
         if self._recording is not None:
@@ -227,21 +227,20 @@ class CodingJob:
         self._watch = GroupWatch(folder, chosen, trainer.replay, problems, stages, self._tokenizer)
         self._watch.recorder.step = first
 
-    def _begin(self) -> None:
+    def _begin(self, optimizer: Any) -> None:
         """The optimizer is there, and has not been used."""
-        assert self._trainer is not None
-        assert self._trainer.optimizer is not None
         if self._loaded is not None:
-            self._trainer.optimizer.load_state_dict(self._loaded["optimizer"])
+            optimizer.load_state_dict(self._loaded["optimizer"])
             self._loaded = None
 
-    def _after_update(self, step: int, seconds: float, after_step: AfterStep) -> None:
+    def _after_update(
+        self, trainer: "CodingTrainer", step: int, seconds: float, after_step: AfterStep
+    ) -> None:
         """Count, audit and evaluate; then the run can be saved."""
-        assert self._trainer is not None
-        durations = self._durations(self._trainer, seconds)
+        durations = self._durations(trainer, seconds)
         stage = self._updates[step][0]
-        self._tally.count(self._trainer.taken(), stage, self._grader)
-        replay = self._trainer.replay
+        self._tally.count(trainer.taken(), stage, self._grader)
+        replay = trainer.replay
         metrics = replay.metrics()
         self._tally.add(metrics)
         record: dict[str, Any] = {
