@@ -121,7 +121,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_known(kind: str, chosen: Iterable[str] | None, known: Collection[str]) -> None:
-    """Refuse a row or a column that the table has not."""
+    """Refuse a name, such as a row's or a column's, that does not exist."""
     for name in chosen or ():
         if name not in known:
             raise UsageError(unknown(kind, name, known))
@@ -142,10 +142,7 @@ def table_from(arguments: argparse.Namespace) -> tuple["Table", dict[str, Any]]:
         table = load_experiment(arguments.table)
     else:
         table = domains.table_named(arguments.table, small=arguments.small)
-    settings = parse_settings(arguments.set)
-    for name in ("device", "limit"):
-        if (value := getattr(arguments, name)) is not None:
-            settings[name] = value
+    settings = settings_from(arguments, ("device", "limit"))
     return table.with_preset(arguments.preset) if arguments.preset else table, settings
 
 
@@ -206,17 +203,6 @@ def config_from(arguments: argparse.Namespace, *, seed: int | None) -> "RunConfi
         raise UsageError(str(error)) from error
 
 
-def settings_from(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What is said by `--set` and by options of the domains."""
-    from sphere_replay.runs.domains import options
-
-    settings = parse_settings(arguments.set)
-    for name in options():
-        if (value := getattr(arguments, name)) is not None:
-            settings[name] = value
-    return settings
-
-
 def read_config(path: Path) -> "RunConfig":
     """The configuration of a run that was made; a word on standard error if by other code."""
     from sphere_replay.runs.domains import saved_config
@@ -250,14 +236,19 @@ def _from_plugins(path: Path, saved: dict[str, Any]) -> str:
     return f"; the run has its {' and '.join(parts)} from a plug-in: give it by {named}"
 
 
-def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """NAME=VALUE pairs, values read as JSON where they are JSON and as text where not."""
+def settings_from(
+    arguments: argparse.Namespace, names: Iterable[str] | None = None
+) -> dict[str, Any]:
+    """What is said by `--set` and by some options of the domains; None: by all of them.
+
+    Values of NAME=VALUE are read as JSON where they are JSON, and as text where not.
+    """
     from sphere_replay.runs.domains import options
     from sphere_replay.runs.settings import spelled_out
 
     settings: dict[str, Any] = {}
     placed = {name for name, (option, _) in options().items() if not option.also_set}
-    for pair in pairs:
+    for pair in arguments.set:
         name, separator, value = pair.partition("=")
         if not separator:
             raise UsageError(f"--set takes NAME=VALUE, got {pair!r}")
@@ -267,4 +258,8 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
             settings[name] = json.loads(value)
         except json.JSONDecodeError:
             settings[name] = value
-    return spelled_out(settings)
+    settings = spelled_out(settings)
+    for name in options() if names is None else names:
+        if (value := getattr(arguments, name)) is not None:
+            settings[name] = value
+    return settings

@@ -10,13 +10,14 @@ Examples:
 import argparse
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import Field, asdict, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sphere_replay.cli.options import add_options
-from sphere_replay.errors import UsageError, unknown
+from sphere_replay.cli.options import add_options, check_known
+from sphere_replay.errors import UsageError
 from sphere_replay.extras import how_to_get
 from sphere_replay.sandbox.hostile import CLASSES
 from sphere_replay.sandbox.limits import JUDGES, Limits, Verdict, printable
@@ -129,8 +130,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from sphere_replay.sandbox.isolation import ISOLATIONS
 
     wanted = ISOLATIONS if arguments.isolation is None else (arguments.isolation,)
-    if arguments.isolation is not None and arguments.isolation not in ISOLATIONS:
-        raise UsageError(unknown("isolation", arguments.isolation, ISOLATIONS))
+    check_known("isolation", wanted, ISOLATIONS)
     results = [_prove(name, arguments.kinds or ()) for name in wanted]
     used = next((result["name"] for result in results if result["works"]), None)
     if arguments.json:
@@ -157,15 +157,12 @@ def _prove(name: str, kinds: Sequence[str]) -> dict[str, Any]:
         return {"name": name, "works": works, "why": why, "memory": "", "findings": []}
     if why is None:
         try:
-            worker = tried(name)
-            memory = worker.memory
-            try:
+            with closing(tried(name)) as worker:
+                memory = worker.memory
                 for judge in JUDGES:
                     with step_progress(f"{name}, {judge}", hidden=False) as report:
                         found = prove(worker, report, judge, kinds)
                     findings += [{**asdict(finding), "judge": judge} for finding in found]
-            finally:
-                worker.close()
         except WorkerError as error:
             why = str(error)
     proved = {"name": name, "works": why is None, "why": why or ""}
