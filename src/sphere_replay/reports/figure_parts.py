@@ -19,10 +19,8 @@ from sphere_replay.storage.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy import float64
-    from numpy.typing import NDArray
 
-    Array = NDArray[float64]
+    from sphere_replay.reports.courses import Array
 
 T = TypeVar("T")
 Panels = dict[str, dict[str, list[T]]]
@@ -148,9 +146,13 @@ def save(figure: "Figure", path: Path | str) -> Path:
     return path
 
 
-def explain(figure: "Figure", title: str, caption: str) -> None:
-    """Title above, caption below, both broken to the figure's width; the panels' common look."""
+def explain(figure: "Figure", subject: str, title: str, caption: str) -> None:
+    """Title above, with what it is about in front, where that is said; caption below.
+
+    Both are broken to the figure's width. The panels get their common look.
+    """
     width = figure.get_figwidth()
+    title = f"{subject}: {title[0].lower()}{title[1:]}" if subject else title
     figure.suptitle(
         textwrap.fill(title, int(9.2 * width)), x=0.01, ha="left", fontsize=13, fontweight="bold"
     )
@@ -252,11 +254,6 @@ def band_sentence(panels: Panels[T], name: str = "Band") -> str:
     crowded = name == "Band" and any(len(panel) > _BANDS for panel in panels.values())
     whose = " (of the best alone, where there are many)" if crowded else ""
     return f" {name}: ± 1 population standard deviation over the seeds{whose}." if several else ""
-
-
-def about(subject: str, title: str) -> str:
-    """A title with what it is about in front, where that is said."""
-    return f"{subject}: {title[0].lower()}{title[1:]}" if subject else title
 
 
 def left_out(runs: Sequence[FinishedRun], panels: Panels[T]) -> str:
