@@ -12,8 +12,9 @@ from pathlib import Path
 from sphere_replay.errors import DataError, unknown
 from sphere_replay.extras import require
 
+from .examine import Settings
 from .micro import micro_family
-from .prepare import Drop, Settings
+from .prepare import Drop
 from .problem import Problem
 from .pytest_files import UNPARSABLE
 from .rows import (
