@@ -12,11 +12,10 @@ import torch
 
 from sphere_replay.coding.config import CodingConfig
 from sphere_replay.coding.evaluation import accuracy
-from sphere_replay.coding.grading import Grader, VisibleReward, open_sandbox
+from sphere_replay.coding.grading import Grader, Tally, VisibleReward, open_sandbox
 from sphere_replay.coding.models import load_policy, prompt_ids
 from sphere_replay.coding.problems import Problem, digest
 from sphere_replay.coding.stages import build_stages, load_problems
-from sphere_replay.coding.tally import Tally
 from sphere_replay.extras import require
 from sphere_replay.language.models import BaseModel, trainable, with_adapters
 from sphere_replay.randomness import generator_for, globally_seeded
