@@ -9,7 +9,7 @@ import pytest
 
 from sphere_replay.cli import main
 from sphere_replay.reports.collection import FinishedRun
-from sphere_replay.reports.reward_figure import reward_figure, smoothed
+from sphere_replay.reports.figures import reward_figure, smoothed
 from sphere_replay.runs.domains import table_named
 from sphere_replay.runs.folder import RunFolder
 from sphere_replay.runs.launch import run_folder

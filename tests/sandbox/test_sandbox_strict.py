@@ -8,8 +8,7 @@ import pytest
 
 from sphere_replay.sandbox import Sandbox
 from sphere_replay.sandbox.inside.candidate import Side
-from sphere_replay.sandbox.inside.merging import merge
-from sphere_replay.sandbox.inside.peer import Peer
+from sphere_replay.sandbox.inside.peer import Peer, merge
 from sphere_replay.sandbox.inside.wire import LONGEST, Channel
 
 PROGRAM = """

@@ -17,6 +17,62 @@ if TYPE_CHECKING:
 _OWN_PLACES = ("preset", "host", "select", "seed")
 """Settings of every domain that are not for `--set`."""
 
+_SHARED: dict[str, dict[str, Any]] = {
+    "--seed": {"type": int, "help": "fixes everything random (default: 0)"},
+    "--set": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME=VALUE",
+        "help": "override any setting that `sphere show` prints, e.g. --set lr=0.03, or an option "
+        "of select, host, network or optimizer, e.g. --set select.agreement=0.5; repeatable",
+    },
+    "--plugin": {
+        "action": "append",
+        "default": [],
+        "dest": "plugins",
+        "metavar": "FILE",
+        "help": "load your own parts from a Python file or a module; repeatable",
+    },
+    "--columns": {"nargs": "+", "metavar": "NAME", "help": "only these columns"},
+    "--out": {
+        "type": Path,
+        "default": Path("runs"),
+        "metavar": "DIR",
+        "help": "where run folders are (default: runs)",
+    },
+    "--data": {
+        "type": Path,
+        "metavar": "DIR",
+        "help": "folder of Parquet files, for coding of JSONL files (default: $SPHERE_DATA)",
+    },
+    "--record": {
+        "type": int,
+        "default": 0,
+        "metavar": "N",
+        "help": "keep N rescorings to look at with `sphere inspect`; changes no result",
+    },
+    "--track": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME",
+        "help": "send the log to tensorboard, wandb, wandb-offline, mlflow or trackio as well; "
+        "repeatable; changes no result",
+    },
+    "--accept-edited": {
+        "action": "store_true",
+        "help": "show results that do not fit their checksums, too, and say so in every table",
+    },
+    "--quiet": {"action": "store_true", "help": "no progress bars"},
+    "--json": {"action": "store_true", "help": "machine-readable output only"},
+}
+"""What several commands have, as argparse takes it."""
+
+
+def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Options that mean the same in every command that has them."""
+    for name in names:
+        parser.add_argument(name, **_SHARED[name])
+
 
 def add_run_options(parser: argparse.ArgumentParser, *, select: str = "uniform") -> None:
     """What identifies a run, but for its seed."""
@@ -30,52 +86,15 @@ def add_run_options(parser: argparse.ArgumentParser, *, select: str = "uniform")
     parser.add_argument("--host", help="the learner (default: er)")
     parser.add_argument("--select", help=f"how memories are chosen for replay (default: {select})")
     parser.set_defaults(default_select=select)
-    add_domain_options(parser, *options())
-    add_set_option(parser)
-    add_plugin_option(parser)
-
-
-def add_set_option(parser: argparse.ArgumentParser) -> None:
-    """Any setting that has no place of its own."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="override any setting that `sphere show` prints, e.g. --set lr=0.03, or an option of "
-        "select, host, network or optimizer, e.g. --set select.agreement=0.5; repeatable",
-    )
-
-
-def add_plugin_option(parser: argparse.ArgumentParser) -> None:
-    """For commands that know names of parts."""
-    parser.add_argument(
-        "--plugin",
-        action="append",
-        default=[],
-        dest="plugins",
-        metavar="FILE",
-        help="load your own parts from a Python file or a module; repeatable",
-    )
-
-
-def add_seed_option(parser: argparse.ArgumentParser) -> None:
-    """Which of the runs that differ by chance alone."""
-    parser.add_argument("--seed", type=int, help="fixes everything random (default: 0)")
-
-
-def add_domain_options(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Options that not every domain has: presets know their values, and refuse those of others."""
-    from sphere_replay.runs.domains import options
-
-    for name in names:
-        option, owners = options()[name]
+    # Not every domain has these: presets know their values, and refuse those of others.
+    for name, (option, owners) in options().items():
         parser.add_argument(
             f"--{name}",
             type=option.kind,
             metavar=option.metavar,
             help=f"{', '.join(owners)}: {option.help}",
         )
+    add_options(parser, "--set", "--plugin")
 
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:
@@ -89,11 +108,11 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--development", action="store_true", help="development seeds (1000, 1001, ...)"
     )
-    add_set_option(parser)
+    add_options(parser, "--set")
     # Presets know their values, and refuse what they have not; no domain is asked about the help.
     parser.add_argument("--device", help="cpu or cuda (default: the preset's)")
     parser.add_argument("--limit", type=int, metavar="N", help="use N examples of the stream")
-    add_plugin_option(parser)
+    add_options(parser, "--plugin")
     parser.add_argument(
         "--small",
         action="store_true",
@@ -101,13 +120,8 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_columns_option(parser: argparse.ArgumentParser) -> None:
-    """For commands that can leave a part of a table out."""
-    parser.add_argument("--columns", nargs="+", metavar="NAME", help="only these columns")
-
-
 def check_known(kind: str, chosen: Iterable[str] | None, known: Collection[str]) -> None:
-    """Refuse a row or a column that the table has not."""
+    """Refuse a name, such as a row's or a column's, that does not exist."""
     for name in chosen or ():
         if name not in known:
             raise UsageError(unknown(kind, name, known))
@@ -128,10 +142,7 @@ def table_from(arguments: argparse.Namespace) -> tuple["Table", dict[str, Any]]:
         table = load_experiment(arguments.table)
     else:
         table = domains.table_named(arguments.table, small=arguments.small)
-    settings = parse_settings(arguments.set)
-    for name in ("device", "limit"):
-        if (value := getattr(arguments, name)) is not None:
-            settings[name] = value
+    settings = settings_from(arguments, ("device", "limit"))
     return table.with_preset(arguments.preset) if arguments.preset else table, settings
 
 
@@ -168,55 +179,6 @@ def add_path_option(parser: argparse.ArgumentParser, name: str, default: str, me
     )
 
 
-def add_place_options(parser: argparse.ArgumentParser) -> None:
-    """Where runs are kept and data come from."""
-    add_path_option(parser, "--out", "runs", "where run folders are")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="folder of Parquet files, for coding of JSONL files (default: $SPHERE_DATA)",
-    )
-
-
-def add_record_option(parser: argparse.ArgumentParser) -> None:
-    """What is kept for `sphere inspect` and `sphere report`."""
-    parser.add_argument(
-        "--record",
-        type=int,
-        default=0,
-        metavar="N",
-        help="keep N rescorings to look at with `sphere inspect`; changes no result",
-    )
-
-
-def add_track_option(parser: argparse.ArgumentParser) -> None:
-    """Where else the numbers of runs go."""
-    parser.add_argument(
-        "--track",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="send the log to tensorboard, wandb, wandb-offline, mlflow or trackio as well; "
-        "repeatable; changes no result",
-    )
-
-
-def add_edited_option(parser: argparse.ArgumentParser) -> None:
-    """For commands that show results."""
-    parser.add_argument(
-        "--accept-edited",
-        action="store_true",
-        help="show results that do not fit their checksums, too, and say so in every table",
-    )
-
-
-def add_output_options(parser: argparse.ArgumentParser) -> None:
-    """How results are shown."""
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
-    parser.add_argument("--json", action="store_true", help="machine-readable output only")
-
-
 def config_from(arguments: argparse.Namespace, *, seed: int | None) -> "RunConfig":
     """The resolved configuration that the options describe."""
     from sphere_replay.runs.domains import resolve
@@ -239,17 +201,6 @@ def config_from(arguments: argparse.Namespace, *, seed: int | None) -> "RunConfi
         )
     except TypeError as error:  # a list, say, where a preset looks up a name
         raise UsageError(str(error)) from error
-
-
-def settings_from(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What is said by `--set` and by options of the domains."""
-    from sphere_replay.runs.domains import options
-
-    settings = parse_settings(arguments.set)
-    for name in options():
-        if (value := getattr(arguments, name)) is not None:
-            settings[name] = value
-    return settings
 
 
 def read_config(path: Path) -> "RunConfig":
@@ -285,14 +236,19 @@ def _from_plugins(path: Path, saved: dict[str, Any]) -> str:
     return f"; the run has its {' and '.join(parts)} from a plug-in: give it by {named}"
 
 
-def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """NAME=VALUE pairs, values read as JSON where they are JSON and as text where not."""
+def settings_from(
+    arguments: argparse.Namespace, names: Iterable[str] | None = None
+) -> dict[str, Any]:
+    """What is said by `--set` and by some options of the domains; None: by all of them.
+
+    Values of NAME=VALUE are read as JSON where they are JSON, and as text where not.
+    """
     from sphere_replay.runs.domains import options
     from sphere_replay.runs.settings import spelled_out
 
     settings: dict[str, Any] = {}
     placed = {name for name, (option, _) in options().items() if not option.also_set}
-    for pair in pairs:
+    for pair in arguments.set:
         name, separator, value = pair.partition("=")
         if not separator:
             raise UsageError(f"--set takes NAME=VALUE, got {pair!r}")
@@ -302,4 +258,8 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
             settings[name] = json.loads(value)
         except json.JSONDecodeError:
             settings[name] = value
-    return spelled_out(settings)
+    settings = spelled_out(settings)
+    for name in options() if names is None else names:
+        if (value := getattr(arguments, name)) is not None:
+            settings[name] = value
+    return settings

@@ -1,6 +1,6 @@
 """Everything that decides a code-generation run, as one flat value: the run's identity."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from sphere_replay.allocation import Sphere
@@ -110,7 +110,12 @@ class CodingConfig(ReplaySettings, RunConfig):
             seed=0, generations=2, rank=0, strength=0, favor=1, weight_decay=0, warm_up=0
         )
         self.check_replay(UNLABELLED, distinct=False)
-        self._check_options()
+        self.selection_on(self.recipe)  # which checks its options
+        if self.select_options.get("agreement"):
+            raise ConfigError(
+                "select.agreement asks neighbours about class labels, and problems have none: "
+                "leave it at 0"
+            )
         if self.host == "none" and self.select != "uniform":
             raise ConfigError("none replays nothing: leave --select at uniform")
         if self.pool is not None and self.pool > self.capacity:
@@ -131,14 +136,6 @@ class CodingConfig(ReplaySettings, RunConfig):
             )
         if len(set(self.stage_names)) < len(self.stage_names):
             raise ConfigError(f"stages={self.stages} names a stage twice")
-
-    def _check_options(self) -> None:
-        self.selection_on(self.recipe)
-        if self.select_options.get("agreement"):
-            raise ConfigError(
-                "select.agreement asks neighbours about class labels, and problems have none: "
-                "leave it at 0"
-            )
 
     @property
     def stage_names(self) -> tuple[str, ...]:
@@ -161,11 +158,6 @@ class CodingConfig(ReplaySettings, RunConfig):
         return Sphere.coding(None, alpha=self.alpha)
 
     @property
-    def of_selection(self) -> dict[str, Any]:
-        """The selection's own options."""
-        return self.select_options
-
-    @property
     def idle(self) -> tuple[str, ...]:
         """Options of the selection where none is said: the constants have its defaults."""
         return () if self.select_options else ("select_options",)
@@ -184,7 +176,7 @@ class CodingConfig(ReplaySettings, RunConfig):
             "allocation": dict(FLOORS),
             "objective": dict(OBJECTIVE),
             "optimizer": {"kind": "AdamW", **ADAMW},
-            "limits": self.limits.to_dict(),
+            "limits": asdict(self.limits),
             "model": made_here if self.model == MICRO else {},
         }
 
@@ -193,8 +185,3 @@ class CodingConfig(ReplaySettings, RunConfig):
         """Readable stem of the run's folder."""
         model = self.model.rstrip("/").rpartition("/")[2]
         return f"coding-{model}-{self.problems}-{self.host}-{self.select}-seed{self.seed}"
-
-    @property
-    def pair(self) -> int:
-        """What two runs must share to be compared as a pair: the seed."""
-        return self.seed

@@ -12,16 +12,10 @@ from sphere_replay.language.greedy import write_greedily
 
 
 def accuracy(
-    model: Any,
-    tokenizer: Any,
-    problems: Sequence[Problem],
-    grader: Grader,
-    *,
-    length: int,
-    tokens: int = 8192,
+    model: Any, tokenizer: Any, problems: Sequence[Problem], grader: Grader, *, length: int
 ) -> float:
     """Share of the problems whose greedy program passes the full suite."""
-    programs = greedy_programs(model, tokenizer, problems, length=length, tokens=tokens)
+    programs = greedy_programs(model, tokenizer, problems, length=length)
     solved = grader.solved(list(zip(problems, programs, strict=True)))
     return sum(solved) / len(solved)
 

@@ -6,7 +6,7 @@ of the visible node alone, so that not even the time another node takes can leak
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from sphere_replay.coding.config import CodingConfig
 from sphere_replay.coding.problems import Problem
 from sphere_replay.coding.programs import extract_program, text_of
 from sphere_replay.errors import DataError
+from sphere_replay.runs.job import ReplayTally, ratio
 from sphere_replay.sandbox import Sandbox, SandboxError, Trial
 
 Attempt = tuple[Problem, str]
@@ -97,3 +98,41 @@ class VisibleReward:
         """The programs judged since the last call."""
         sampled, self._sampled = self._sampled, []
         return sampled
+
+
+@dataclass
+class Tally(ReplayTally):
+    """What a run has counted: rewards, hollow ones among them, and what replay did.
+
+    By update and by stage; plain numbers throughout.
+    """
+
+    rewards: list[float] = field(default_factory=list)
+    """Mean visible reward of the stream's programs, update by update."""
+    rewarded: list[int] = field(default_factory=list)
+    """Rewarded programs of the stream, stage by stage."""
+    hollow: list[int] = field(default_factory=list)
+    """Of these, the ones that fail the full suite."""
+    programs: int = 0
+    """Programs that the stream has sampled."""
+
+    def count(self, sampled: Sequence[Sampled], stage: int, grader: Grader) -> None:
+        """Count an update's programs; the full suite is asked now, after they were learned from."""
+        rewarded = [(one.problem, one.program) for one in sampled if one.rewarded]
+        solved = grader.solved(rewarded)
+        while len(self.rewarded) <= stage:
+            self.rewarded.append(0)
+            self.hollow.append(0)
+        self.rewards.append(len(rewarded) / len(sampled))
+        self.rewarded[stage] += len(rewarded)
+        self.hollow[stage] += solved.count(False)
+        self.programs += len(sampled)
+
+    def summary(self) -> dict[str, Any]:
+        """The part about rewards of a run's results."""
+        return {
+            "visible": list(self.rewards),
+            "rewarded": list(self.rewarded),
+            "hollow": list(self.hollow),
+            "hollow_share": ratio(sum(self.hollow), sum(self.rewarded)),
+        }

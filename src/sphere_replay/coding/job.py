@@ -12,11 +12,10 @@ import torch
 
 from sphere_replay.coding.config import CodingConfig
 from sphere_replay.coding.evaluation import accuracy
-from sphere_replay.coding.grading import Grader, VisibleReward, open_sandbox
+from sphere_replay.coding.grading import Grader, Tally, VisibleReward, open_sandbox
 from sphere_replay.coding.models import load_policy, prompt_ids
 from sphere_replay.coding.problems import Problem, digest
 from sphere_replay.coding.stages import build_stages, load_problems
-from sphere_replay.coding.tally import Tally
 from sphere_replay.extras import require
 from sphere_replay.language.models import BaseModel, trainable, with_adapters
 from sphere_replay.randomness import generator_for, globally_seeded
@@ -109,8 +108,6 @@ class CodingJob:
 
     def run(self, first_step: int, after_step: AfterStep) -> None:
         """Train from an update on; `after_step` is called after each."""
-        require("trl", "coding")
-        require("datasets", "coding")
         try:
             if not self._initial:
                 self._initial = self._measure()
@@ -196,10 +193,6 @@ class CodingJob:
     def _train(self, first: int, after_step: AfterStep, folder: str) -> None:
         from sphere_replay.coding.trainer import Steps, build_trainer
 
-        steps = Steps(
-            begin=self._begin,
-            step=lambda number, seconds: self._after_update(first + number, seconds, after_step),
-        )
         self._trainer = trainer = build_trainer(
             self.config,
             self.model,
@@ -208,8 +201,12 @@ class CodingJob:
             self._reward,
             first_update=first,
             folder=folder,
-            callbacks=[steps],
         )
+
+        def after_update(number: int, seconds: float) -> None:
+            self._after_update(trainer, first + number, seconds, after_step)
+
+        trainer.add_callback(Steps(self._begin, after_update))
         if self._loaded is not None:
             trainer.replay.load_state_dict(self._loaded["replay"])
         if self._recording is not None:
@@ -229,21 +226,20 @@ class CodingJob:
         self._watch = GroupWatch(folder, chosen, trainer.replay, problems, stages, self._tokenizer)
         self._watch.recorder.step = first
 
-    def _begin(self) -> None:
+    def _begin(self, optimizer: Any) -> None:
         """The optimizer is there, and has not been used."""
-        assert self._trainer is not None
-        assert self._trainer.optimizer is not None
         if self._loaded is not None:
-            self._trainer.optimizer.load_state_dict(self._loaded["optimizer"])
+            optimizer.load_state_dict(self._loaded["optimizer"])
             self._loaded = None
 
-    def _after_update(self, step: int, seconds: float, after_step: AfterStep) -> None:
+    def _after_update(
+        self, trainer: "CodingTrainer", step: int, seconds: float, after_step: AfterStep
+    ) -> None:
         """Count, audit and evaluate; then the run can be saved."""
-        assert self._trainer is not None
-        durations = self._durations(self._trainer, seconds)
+        durations = self._durations(trainer, seconds)
         stage = self._updates[step][0]
-        self._tally.count(self._trainer.taken(), stage, self._grader)
-        replay = self._trainer.replay
+        self._tally.count(trainer.taken(), stage, self._grader)
+        replay = trainer.replay
         metrics = replay.metrics()
         self._tally.add(metrics)
         record: dict[str, Any] = {

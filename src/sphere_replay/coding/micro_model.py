@@ -45,9 +45,8 @@ class MicroSpec:
     seed: int = 0
 
 
-def micro_folder(lessons: Sequence[Problem], home: Path, spec: MicroSpec | None = None) -> Path:
+def micro_folder(lessons: Sequence[Problem], home: Path, spec: MicroSpec) -> Path:
     """Folder of the policy in the format of transformers; built at the first call."""
-    spec = spec or MicroSpec()
     origin = {"format": FORMAT, "lessons": digest(lessons), **asdict(spec)}
     return cached_folder(home, "micro", origin, lambda folder: _build(lessons, spec, folder))
 
@@ -125,14 +124,13 @@ def teach(
     lessons: Sequence[Problem],
     programs: dict[str, tuple[str, ...]],
     spec: MicroSpec,
-) -> list[float]:
-    """Supervised learning of programs after prompts, for some steps; returns the loss of each."""
+) -> None:
+    """Supervised learning of programs after prompts, for some steps."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=spec.lr, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, spec.lr, total_steps=spec.steps + 1, pct_start=0.1
     )
     model.train()
-    losses = []
     for rows in _batches(tokenizer, lessons, programs, spec):
         loss = model(**pad_rows(rows, tokenizer.pad_token_id)).loss
         optimizer.zero_grad()
@@ -140,9 +138,7 @@ def teach(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        losses.append(loss.item())
     model.eval()
-    return losses
 
 
 def _batches(

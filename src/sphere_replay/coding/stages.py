@@ -91,11 +91,11 @@ def build_stages(
     for name in config.stage_names:
         if name not in known:
             raise DataError(unknown("stage", name, known))
-    usable = [problem for problem in problems if fits(problem)]
-    stages = tuple(_stage(name, usable, config) for name in config.stage_names or known)
-    chosen = set(config.stage_names or known)
-    asked = [problem for problem in problems if problem.stage in chosen]
-    return Stages(stages, len(asked) - sum(problem.stage in chosen for problem in usable))
+    names = config.stage_names or known
+    asked = [problem for problem in problems if problem.stage in names]
+    usable = [problem for problem in asked if fits(problem)]
+    stages = tuple(_stage(name, usable, config) for name in names)
+    return Stages(stages, len(asked) - len(usable))
 
 
 def _stage(name: str, problems: Sequence[Problem], config: CodingConfig) -> Stage:

@@ -36,11 +36,6 @@ class _Replay(GroupReplayArguments):
 
     select_options: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def of_selection(self) -> Mapping[str, Any]:
-        """The selection's own options."""
-        return self.select_options
-
 
 class CodingTrainer(SphereGRPOTrainer):
     """Begins with any update of the data, and samples from the random numbers of that update.
@@ -124,7 +119,6 @@ def build_trainer(
     *,
     first_update: int,
     folder: str,
-    callbacks: Sequence[Any] = (),
 ) -> CodingTrainer:
     """The trainer for all updates from the given one on.
 
@@ -136,7 +130,6 @@ def build_trainer(
         reward: Judges programs.
         first_update: Where to begin.
         folder: For what transformers wants to write; nothing of it is kept.
-        callbacks: Of transformers.
     """
     rows = [
         {"prompt": prompt_of(problem, tokenizer), "id": problem.id}
@@ -193,7 +186,6 @@ def build_trainer(
             train_dataset=require("datasets", "coding").Dataset.from_list(rows),
             processing_class=tokenizer,
             replay=replay,
-            callbacks=list(callbacks),
             first_update=first_update,
             random_seed=config.seed,
         )
@@ -205,11 +197,11 @@ class Steps(TrainerCallback):
     """Tells when training begins, and after each update which one it was and how long it took.
 
     Args:
-        begin: Called once the optimizer exists.
+        begin: Called with the optimizer once it exists.
         step: Called with the update's number, from 0, and its seconds.
     """
 
-    def __init__(self, begin: Callable[[], None], step: Callable[[int, float], None]) -> None:
+    def __init__(self, begin: Callable[[Any], None], step: Callable[[int, float], None]) -> None:
         self._begin = begin
         self._step = step
         self._since = 0.0
@@ -218,7 +210,7 @@ class Steps(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Before the first update."""
-        self._begin()
+        self._begin(kwargs["optimizer"])
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -163,11 +163,6 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
         return TinySpec(steps=self.warm_up, tokens=self.max_source)
 
     @property
-    def of_selection(self) -> dict[str, Any]:
-        """The selection's own options."""
-        return self.select_options
-
-    @property
     def parts(self) -> dict[str, object]:
         """What plug-ins may bring."""
         return {"select": SELECTIONS[self.select]}

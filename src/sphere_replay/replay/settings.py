@@ -124,19 +124,16 @@ class ReplaySettings:
     def selection_on(self, recipe: Sphere) -> Selection:
         """The selection, on a recipe for the named ones that are built on one."""
         if isinstance(self.select, str):
+            # Configurations have options beside the name; elsewhere such a selection is a value.
+            options = getattr(self, "select_options", {})
             try:
-                return selection_named(self.select, recipe, self._ranked, self.of_selection)
+                return selection_named(self.select, recipe, self._ranked, options)
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"selection {self.select}: {error}") from error
         if isinstance(self.select, Sphere):
             return SphereSelection(self.select)
         selection: Selection = self.select
         return selection
-
-    @property
-    def of_selection(self) -> Mapping[str, Any]:
-        """The selection's own options, where they are not its defaults."""
-        return {}
 
     @property
     def _ranked(self) -> int:

@@ -5,8 +5,12 @@ from pathlib import Path
 
 from sphere_replay.reports.collection import FinishedRun
 from sphere_replay.reports.figure_parts import save
-from sphere_replay.reports.figures import accuracy_figure, forgetting_figure, lift_figure
-from sphere_replay.reports.reward_figure import reward_figure
+from sphere_replay.reports.figures import (
+    accuracy_figure,
+    forgetting_figure,
+    lift_figure,
+    reward_figure,
+)
 from sphere_replay.reports.statistics import mean
 from sphere_replay.reports.tables import fill
 from sphere_replay.runs.table import Table

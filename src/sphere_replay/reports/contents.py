@@ -9,7 +9,8 @@ from typing import Any
 
 from sphere_replay.errors import UserError
 from sphere_replay.reports.collection import FinishedRun
-from sphere_replay.reports.courses import Matrix, aligned, curve_of, matrix_of, mean_matrix
+from sphere_replay.reports.courses import Matrix, aligned, matrix_of, mean_matrix
+from sphere_replay.reports.figure_parts import by_place, run_curve
 from sphere_replay.reports.publishing import to_csv, to_latex
 from sphere_replay.reports.render import notes, to_markdown
 from sphere_replay.reports.sources import Comparison
@@ -112,26 +113,12 @@ def _cell(cell: Cell, points: float) -> Content:
     }
 
 
-def _by_place(
-    runs: Sequence[FinishedRun], extract: Callable[[FinishedRun], Any]
-) -> dict[str, dict[str, list[Any]]]:
-    """What the runs have, by column and method; those that do not have it are left out."""
-    found: dict[str, dict[str, list[Any]]] = {}
-    for run in runs:
-        if (value := extract(run)) is not None:
-            found.setdefault(run.column, {}).setdefault(run.method, []).append(value)
-    return found
-
-
 def _curves(runs: Sequence[FinishedRun]) -> Content:
     """By column: where tasks end, and mean and spread of each method over its seeds."""
     import numpy as np
 
-    def curve(run: FinishedRun) -> Any:
-        return curve_of(run.results, f"{run.method}, {run.column}, seed {run.pair}")
-
     shown: Content = {}
-    for column, methods in _by_place(runs, curve).items():
+    for column, methods in by_place(runs, run_curve).items():
         lengths = {len(curve.ends) for curves in methods.values() for curve in curves}
         if len(lengths) > 1:  # other streams: their curves cannot be averaged
             continue
@@ -161,7 +148,7 @@ def _matrices(
 ) -> Content:
     """By column and method the mean matrix over seeds, in percent."""
     shown: Content = {}
-    for column, methods in _by_place(runs, extract).items():
+    for column, methods in by_place(runs, extract).items():
         for method, matrices in methods.items():
             if len({(len(m), len(m[0])) for m in matrices}) == 1:
                 rows = [
@@ -175,7 +162,7 @@ def _matrices(
 def _replay(runs: Sequence[FinishedRun]) -> Content:
     """Means over seeds of what replay was spent on."""
     shown: Content = {}
-    for column, methods in _by_place(runs, lambda run: run.results.get("replay")).items():
+    for column, methods in by_place(runs, lambda run: run.results.get("replay")).items():
         for method, entries in methods.items():
             means = {}
             for name in dict.fromkeys(name for entry in entries for name in entry):

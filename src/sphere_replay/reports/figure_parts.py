@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, TypeVar
 from sphere_replay.config import Pair
 from sphere_replay.errors import UsageError
 from sphere_replay.reports.collection import FinishedRun
+from sphere_replay.reports.courses import Curve, curve_of
 from sphere_replay.reports.statistics import mean
 from sphere_replay.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy import float64
-    from numpy.typing import NDArray
 
-    Array = NDArray[float64]
+    from sphere_replay.reports.courses import Array
 
 T = TypeVar("T")
 Panels = dict[str, dict[str, list[T]]]
@@ -56,11 +55,19 @@ class Style:
     marker: str
 
 
+def by_place(runs: Sequence[FinishedRun], extract: Callable[[FinishedRun], T | None]) -> Panels[T]:
+    """What the runs have, by column and method; runs without it are left out."""
+    panels: Panels[T] = {}
+    for run in runs:
+        if (found := extract(run)) is not None:
+            panels.setdefault(run.column, {}).setdefault(run.method, []).append(found)
+    return panels
+
+
 def panels_of(
     runs: Sequence[FinishedRun], extract: Callable[[FinishedRun], T | None], what: str
 ) -> Panels[T]:
-    """What the runs have to draw, by column and method; runs without it are left out."""
-    panels: Panels[T] = {}
+    """What the runs have to draw; a run must not be there twice."""
     known: set[tuple[str, str, Pair]] = set()
     for run in runs:
         if (run.method, run.column, run.pair) in known:
@@ -68,12 +75,15 @@ def panels_of(
                 f"two runs of {run.method!r}, {run.column!r}, seed {run.pair}: a run counts once"
             )
         known.add((run.method, run.column, run.pair))
-        found = extract(run)
-        if found is not None:
-            panels.setdefault(run.column, {}).setdefault(run.method, []).append(found)
+    panels = by_place(runs, extract)
     if not panels:
         raise ValueError(f"nothing to draw: none of the {len(runs)} runs has {what}")
     return panels
+
+
+def run_curve(run: FinishedRun) -> Curve | None:
+    """The curve of a run; an error says which it is."""
+    return curve_of(run.results, f"{run.method}, {run.column}, seed {run.pair}")
 
 
 def styles_of(methods: Iterable[str]) -> dict[str, Style]:
@@ -136,9 +146,13 @@ def save(figure: "Figure", path: Path | str) -> Path:
     return path
 
 
-def explain(figure: "Figure", title: str, caption: str) -> None:
-    """Title above, caption below, both broken to the figure's width; the panels' common look."""
+def explain(figure: "Figure", subject: str, title: str, caption: str) -> None:
+    """Title above, with what it is about in front, where that is said; caption below.
+
+    Both are broken to the figure's width. The panels get their common look.
+    """
     width = figure.get_figwidth()
+    title = f"{subject}: {title[0].lower()}{title[1:]}" if subject else title
     figure.suptitle(
         textwrap.fill(title, int(9.2 * width)), x=0.01, ha="left", fontsize=13, fontweight="bold"
     )
@@ -240,11 +254,6 @@ def band_sentence(panels: Panels[T], name: str = "Band") -> str:
     crowded = name == "Band" and any(len(panel) > _BANDS for panel in panels.values())
     whose = " (of the best alone, where there are many)" if crowded else ""
     return f" {name}: ± 1 population standard deviation over the seeds{whose}." if several else ""
-
-
-def about(subject: str, title: str) -> str:
-    """A title with what it is about in front, where that is said."""
-    return f"{subject}: {title[0].lower()}{title[1:]}" if subject else title
 
 
 def left_out(runs: Sequence[FinishedRun], panels: Panels[T]) -> str:

@@ -1,17 +1,16 @@
-"""Three pictures of a comparison: accuracy along the stream, forgetting, and what was replayed.
+"""Pictures of a comparison: accuracy along the stream, forgetting, what was replayed, rewards.
 
-Columns of a table become panels, methods keep their color in all three pictures, seeds are
-averaged.
+Columns of a table become panels, methods keep their color in all pictures, seeds are averaged.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sphere_replay.reports.collection import FinishedRun
-from sphere_replay.reports.courses import Curve, aligned, curve_of, record_in
+from sphere_replay.reports.courses import aligned, record_in
 from sphere_replay.reports.figure_parts import (
     GRAY,
-    about,
     band_sentence,
     draw_lines,
     explain,
@@ -22,6 +21,7 @@ from sphere_replay.reports.figure_parts import (
     mark_tasks,
     new_figure,
     panels_of,
+    run_curve,
     seed_count,
     styles_of,
     write_above,
@@ -35,12 +35,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+WINDOW = 5
+"""Updates that a point of the reward's line averages, at most."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """A run as two lines."""
+
+    rewards: tuple[float, ...]
+    """Mean visible reward, update by update."""
+    accuracies: tuple[float, ...]
+    """Mean full-suite accuracy over all stages: at the start, then after each stage."""
+    ends: tuple[int, ...]
+    """Updates after which the stages end."""
+
 
 def accuracy_figure(runs: Sequence[FinishedRun], subject: str = "") -> "Figure":
     """A panel for each column, a line for each method, the best in front with its band."""
     import numpy as np
 
-    panels = panels_of(runs, _curve, "anytime accuracies")
+    panels = panels_of(runs, run_curve, "anytime accuracies")
     units = _unit(runs)
     styles = styles_of(run.method for run in runs)
     columns = min(2, len(panels))
@@ -76,7 +91,8 @@ def accuracy_figure(runs: Sequence[FinishedRun], subject: str = "") -> "Figure":
         axes.set_ylabel(f"accuracy over the {units} seen so far (%)")
     explain(
         figure,
-        about(subject, f"How well each method still knows all {units} seen so far."),
+        subject,
+        f"How well each method still knows all {units} seen so far.",
         f"Line: mean over {seed_count(panels)}, straight between evaluations; the number is where "
         f"it ends.{band_sentence(panels)} Thin vertical lines: a new task begins (each "
         "seed's tasks are stretched to their mean length). Thick: the one that ends highest."
@@ -136,7 +152,8 @@ def forgetting_figure(runs: Sequence[FinishedRun], subject: str = "") -> "Figure
         label_ends(axes, finals, styles, 0.08 * axes.get_ylim()[1], least)
     explain(
         figure,
-        about(subject, f"Each dot shows how much accuracy a {unit} lost from its best to the end."),
+        subject,
+        f"Each dot shows how much accuracy a {unit} lost from its best to the end.",
         f"Mean over {seed_count(panels)}. Lost: the best accuracy after any task since the "
         f"{unit} was learned, minus the one after the last task. Orders differ from run to run: a "
         f"place in the stream is averaged, not a {unit} of the dataset. The last task is left "
@@ -174,10 +191,8 @@ def lift_figure(runs: Sequence[FinishedRun], subject: str = "") -> "Figure":
     grid[0].set_xlim(0, 1.12 * grid[0].get_xlim()[1])
     explain(
         figure,
-        about(
-            subject,
-            "Each bar shows how often a method replays mislabelled memories, compared with chance.",
-        ),
+        subject,
+        "Each bar shows how often a method replays mislabelled memories, compared with chance.",
         f"Bar: mean over {seed_count(panels)}.{band_sentence(panels, 'Whisker')} At 1, the fair "
         "share, wrong labels are replayed as often as by uniform draws from the same memory; more "
         "means that wrong labels attract replay." + left_out(runs, panels),
@@ -185,14 +200,62 @@ def lift_figure(runs: Sequence[FinishedRun], subject: str = "") -> "Figure":
     return figure
 
 
+def reward_figure(runs: Sequence[FinishedRun], subject: str = "") -> "Figure":
+    """Two panels for each column: reward by update on the left, accuracy by stage on the right."""
+    import numpy as np
+
+    panels = panels_of(runs, _course, "rewards by update")
+    styles = styles_of(run.method for run in runs)
+    figure = new_figure(15.0, 4.4 * len(panels) + 1.0)
+    grid = figure.subplots(len(panels), 2, squeeze=False)
+    for (left, right), (column, methods) in zip(grid, panels.items(), strict=True):
+        schedules = {course.ends for courses in methods.values() for course in courses}
+        if len(schedules) > 1:
+            raise ValueError(
+                f"runs of column {column!r} end their stages after different updates; runs are "
+                "comparable on the same stream only, give others a column of their own"
+            )
+        ends = schedules.pop()
+        rewards, accuracies = {}, {}
+        for method, courses in methods.items():
+            smooth = 100 * np.array([smoothed(course.rewards) for course in courses])
+            rewards[method] = (range(1, ends[-1] + 1), smooth)
+            reached = 100 * np.array([course.accuracies for course in courses])
+            accuracies[method] = (range(len(ends) + 1), reached)
+        draw_lines(left, rewards, styles)
+        at_stages = draw_lines(right, accuracies, styles)
+        mark_tasks(left, [0.0, *map(float, ends)])
+        left.set(xlim=(0, ends[-1]), xlabel="update", ylabel="visible reward (%)")
+        left.set_title(column, loc="left", pad=20)
+        right.set_xticks(range(len(ends) + 1), ["start", *map(str, range(1, len(ends) + 1))])
+        right.set(xlim=(0, len(ends)), xlabel="after stage")
+        right.set_ylabel("full-suite accuracy over all stages (%)")
+        low, high = right.get_ylim()
+        best = highest({method: height for method, (_, height) in at_stages.items()})
+        label_ends(right, at_stages, styles, 0.062 * (high - low), best)
+    explain(
+        figure,
+        subject,
+        "Left: programs that pass the visible test while they are learned from. Right: greedy "
+        "programs that pass every test.",
+        f"Line: mean over {seed_count(panels)}.{band_sentence(panels)} Rewards are those of the "
+        f"current problems, averaged over {WINDOW} updates; a stage that has just begun pulls them "
+        "down. Accuracy is the mean over all stages, those still to come included."
+        + left_out(runs, panels),
+    )
+    return figure
+
+
+def smoothed(values: Sequence[float]) -> list[float]:
+    """Means over the last few values, of as many as there are at the start."""
+    windows = [values[max(0, end - WINDOW) : end] for end in range(1, len(values) + 1)]
+    return [sum(window) / len(window) for window in windows]
+
+
 def _unit(runs: Sequence[FinishedRun]) -> str:
     """What accuracies are of."""
     by_class = any(isinstance(record_in(run.results), AccuracyRecord) for run in runs)
     return "classes" if by_class else "tasks"
-
-
-def _curve(run: FinishedRun) -> Curve | None:
-    return curve_of(run.results, f"{run.method}, {run.column}, seed {run.pair}")
 
 
 def _forgetting(run: FinishedRun) -> list[tuple[int, float]] | None:
@@ -209,3 +272,16 @@ def _forgetting(run: FinishedRun) -> list[tuple[int, float]] | None:
 
 def _lift(run: FinishedRun) -> float | None:
     return (run.results.get("replay") or {}).get("noisy_lift")
+
+
+def _course(run: FinishedRun) -> Course | None:
+    rewards = (run.results.get("reward") or {}).get("visible")
+    if not rewards:
+        return None
+    saved = run.results["accuracy"]
+    rows = [saved["initial"], *saved["values"]]
+    return Course(
+        tuple(rewards),
+        tuple(sum(row) / len(row) for row in rows),
+        tuple(run.results["task_ends"]),
+    )

@@ -32,8 +32,30 @@ class Line:
 
 def summarise(variant: str, runs: Runs, baseline: Runs | None = None) -> list[Line]:
     """A line for every method and column, in the order of first appearance."""
-    places = dict.fromkeys((run.method, run.column) for run in runs)
-    return [_line(variant, method, column, runs, baseline) for method, column in places]
+    lines = []
+    for method, column in dict.fromkeys((run.method, run.column) for run in runs):
+        chosen = _of(runs, method, column)
+        accuracies = _accuracies(chosen)
+        # "ER + SPHERE" is compared with "ER", and "ER" with itself.
+        host = method.partition(" + ")[0]
+        reference = _accuracies(_of(baseline or (), host, column))
+        paired = paired_difference(accuracies, reference)
+        lines.append(
+            Line(
+                variant,
+                method,
+                column,
+                seeds=len(accuracies),
+                mean=mean(list(accuracies.values())),
+                sd=standard_deviation(list(accuracies.values()), Spread.POPULATION),
+                gain=None if paired is None else paired.mean,
+                ci95=None if paired is None else paired.interval,
+                mass=_average(chosen, "mean_mass"),
+                noisy_lift=_average(chosen, "noisy_lift"),
+                effective_sample_size=_average(chosen, "mean_effective_sample_size"),
+            )
+        )
+    return lines
 
 
 def to_markdown(lines: Iterable[Line]) -> str:
@@ -48,28 +70,6 @@ def to_markdown(lines: Iterable[Line]) -> str:
         accuracy = value_text(line.mean, line.sd, 1)
         rows.append("| " + " | ".join([*names, accuracy, gain, *shown]) + " |")
     return "\n".join(rows)
-
-
-def _line(variant: str, method: str, column: str, runs: Runs, baseline: Runs | None) -> Line:
-    chosen = _of(runs, method, column)
-    accuracies = _accuracies(chosen)
-    # "ER + SPHERE" is compared with "ER", and "ER" with itself.
-    host = method.partition(" + ")[0]
-    reference = _accuracies(_of(baseline, host, column)) if baseline is not None else {}
-    paired = paired_difference(accuracies, reference) if reference else None
-    return Line(
-        variant,
-        method,
-        column,
-        seeds=len(accuracies),
-        mean=mean(list(accuracies.values())),
-        sd=standard_deviation(list(accuracies.values()), Spread.POPULATION),
-        gain=None if paired is None else paired.mean,
-        ci95=None if paired is None else paired.interval,
-        mass=_average(chosen, "mean_mass"),
-        noisy_lift=_average(chosen, "noisy_lift"),
-        effective_sample_size=_average(chosen, "mean_effective_sample_size"),
-    )
 
 
 def _of(runs: Runs, method: str, column: str) -> Runs:

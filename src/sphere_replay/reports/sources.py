@@ -64,7 +64,7 @@ def read_sources(
     found: list[Comparison] = []
     for path in paths:
         if path.suffix == SUFFIX:
-            found += _of_experiment(path, runs_in)
+            found.append(_of_experiment(path, runs_in))
         elif path.is_file():
             files.append(path)
         elif (path / "config.json").is_file():
@@ -87,22 +87,22 @@ def read_sources(
     return [replace(each, table=marked(each.table, each.runs)) for each in found]
 
 
-def _of_experiment(path: Path, runs_in: Path) -> list[Comparison]:
+def _of_experiment(path: Path, runs_in: Path) -> Comparison:
     table = load_experiment(path)
+    command = f"sphere sweep {path} --out {runs_in}"
     wanted = runs_of(table, seeds_of(table))
     places = [run_folder(run.config, runs_in) for run in wanted]
     made = [(run, place) for run, place in zip(wanted, places, strict=True) if place.finished]
     if not made:
-        raise nothing_of(wanted, runs_in, f"sphere sweep {path} --out {runs_in}")
-    comparison = Comparison(
+        raise nothing_of(wanted, runs_in, command)
+    return Comparison(
         table,
         [FinishedRun(r.method, r.column, r.config.pair, measured(place)) for r, place in made],
         origin=str(path),
-        command=f"sphere sweep {path} --out {runs_in}",
+        command=command,
         folders=[place.path for _, place in made],
         made_by=[place.made_by for _, place in made],
     )
-    return [comparison]
 
 
 def _of_collection(saved: Collection, path: Path) -> list[Comparison]:
@@ -136,16 +136,14 @@ def _table_of(name: str, runs: Sequence[FinishedRun]) -> Table:
             TableRow(method, host, "", host if host != method and host in methods else None)
             for method, host in methods.items()
         ]
-        return _made_table(name, name, rows, runs)
+        return _made_table(name, rows, runs)
 
 
-def _made_table(
-    name: str, preset: str, rows: Sequence[TableRow], runs: Sequence[FinishedRun]
-) -> Table:
+def _made_table(name: str, rows: Sequence[TableRow], runs: Sequence[FinishedRun]) -> Table:
     measured = set().union(*(run.results["metrics"] for run in runs))
     measures = tuple(Measure(metric) for metric in METRICS if metric in measured)
     columns: dict[str, dict[str, Any]] = {run.column: {} for run in runs}
-    return Table(name, f"Runs of {name}", preset, tuple(rows), columns, measures[:1])
+    return Table(name, f"Runs of {name}", name, tuple(rows), columns, measures[:1])
 
 
 def _of_folders(folders: Iterable[RunFolder]) -> list[Comparison]:
@@ -188,7 +186,7 @@ def _of_group(name: str, members: Sequence[tuple[RunFolder, Mapping[str, Any]]])
     runs_by_column = sorted(runs, key=lambda run: columns.index(run.column))
     places = [str(folder.path.parent) for folder, _ in members]
     return Comparison(
-        _made_table(name, name, rows, runs_by_column),
+        _made_table(name, rows, runs_by_column),
         runs,
         origin=", ".join(dict.fromkeys(places)),
         command=_repeating(name, members[0][0].path),

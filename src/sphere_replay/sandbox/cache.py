@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from .limits import Limits, Verdict
@@ -39,7 +39,7 @@ class VerdictCache:
         # Names of their own: two writers of one verdict must not meet in one file.
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(verdict.to_json(), file)
+            json.dump(asdict(verdict), file)
         os.replace(temporary, path)
 
     def _path(self, key: str) -> Path:
@@ -55,7 +55,7 @@ def content_key(
         "program": hashlib.sha256(program).hexdigest(),
         "tests": hashlib.sha256(tests.encode("utf-8", "surrogatepass")).hexdigest(),
         "nodes": None if nodes is None else sorted(nodes),
-        "limits": limits.to_dict(),
+        "limits": asdict(limits),
         "setting": setting,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 MEBIBYTE = 1 << 20
@@ -18,48 +18,34 @@ def printable(text: str) -> str:
     )
 
 
+def _limit(default: float, least: float, meaning: str) -> Any:
+    """A limit; below `least` not even pytest itself gets through."""
+    return field(default=default, metadata={"least": least, "help": meaning})
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of one run; sizes are in bytes."""
 
-    wall: float = field(default=10.0, metadata={"help": "seconds until the run is cut off"})
-    cpu: float = field(default=10.0, metadata={"help": "seconds of processor time per process"})
-    memory: int = field(
-        default=512 * MEBIBYTE, metadata={"help": "memory of all processes together"}
-    )
-    processes: int = field(default=64, metadata={"help": "processes and threads"})
-    files: int = field(default=256, metadata={"help": "open files"})
-    file_size: int = field(default=16 * MEBIBYTE, metadata={"help": "size of one file"})
-    scratch: int = field(default=64 * MEBIBYTE, metadata={"help": "size of all files together"})
-    output: int = field(default=MEBIBYTE, metadata={"help": "printed bytes"})
+    wall: float = _limit(10.0, 0.01, "seconds until the run is cut off")
+    cpu: float = _limit(10.0, 0.01, "seconds of processor time per process")
+    memory: int = _limit(512 * MEBIBYTE, 16 * MEBIBYTE, "memory of all processes together")
+    processes: int = _limit(64, 1, "processes and threads")
+    files: int = _limit(256, 16, "open files")
+    file_size: int = _limit(16 * MEBIBYTE, 4096, "size of one file")
+    scratch: int = _limit(64 * MEBIBYTE, 64 * 1024, "size of all files together")
+    output: int = _limit(MEBIBYTE, 0, "printed bytes")
 
     def __post_init__(self) -> None:
         for spec in fields(self):
             value = getattr(self, spec.name)
-            least = _LEAST[spec.name]
+            least = spec.metadata["least"]
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(f"{spec.name} takes a number, got {value!r}")
             if not math.isfinite(value) or value < least:
                 raise ValueError(f"{spec.name} = {value} is no limit: give at least {least}")
             if spec.type is int and not isinstance(value, int):
                 raise TypeError(f"{spec.name} takes a whole number, got {value!r}")
-
-    def to_dict(self) -> dict[str, float]:
-        """Every limit by name."""
-        return asdict(self)
-
-
-# Below these not even pytest itself gets through.
-_LEAST: dict[str, float] = {
-    "wall": 0.01,
-    "cpu": 0.01,
-    "memory": 16 * MEBIBYTE,
-    "processes": 1,
-    "files": 16,
-    "file_size": 4096,
-    "scratch": 64 * 1024,
-    "output": 0,
-}
 
 
 @dataclass(frozen=True)
@@ -88,10 +74,6 @@ class Verdict:
         """Whether there were nodes, every one passed, and no limit was broken on the way."""
         outcomes = self.nodes.values()
         return self.ending == "finished" and bool(outcomes) and set(outcomes) == {"passed"}
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field."""
-        return asdict(self)
 
 
 def verdict_from(answer: Mapping[str, Any], known: list[str]) -> Verdict:

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from . import isolation
@@ -85,11 +86,10 @@ class Worker:
             "program": base64.b64encode(program).decode("ascii"),
             "tests": tests,
             "nodes": None if nodes is None else list(nodes),
-            "limits": limits.to_dict(),
+            "limits": asdict(limits),
             "judge": judge,
             "only_collect": only_collect,
         }
-        assert self._process.stdin is not None
         killed = 0
         if self._group is not None:
             self._group.limit(limits)

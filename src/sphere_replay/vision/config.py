@@ -243,11 +243,6 @@ class VisionConfig(ScheduledSettings, RunConfig):
         return Sphere.vision(self.k_s, self.k_t, self.t_frac, alpha=self.alpha)
 
     @property
-    def of_selection(self) -> dict[str, Any]:
-        """The selection's own options."""
-        return self.select_options
-
-    @property
     def stream_optimizer(self) -> StreamOptimizer:
         """What is learned from the stream with."""
         try:
@@ -314,11 +309,6 @@ class VisionConfig(ScheduledSettings, RunConfig):
         dataset = readable(self.dataset) if self.dataset.startswith(HUB) else self.dataset
         dataset = f"{dataset}-frozen" if self.encoder else dataset
         return f"{dataset}-{self.host}-{self.select}-noise{noise}-seed{self.seed}"
-
-    @property
-    def pair(self) -> int:
-        """What two runs must share to be compared as a pair."""
-        return self.seed
 
     @property
     def num_tasks(self) -> int:

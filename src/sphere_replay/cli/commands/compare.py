@@ -12,15 +12,14 @@ import argparse
 import json
 from pathlib import Path
 
-from sphere_replay.cli.options import add_edited_option
+from sphere_replay.cli.options import add_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere compare`."""
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="saved by sphere sweep")
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="take paired gains over it")
-    add_edited_option(parser)
-    parser.add_argument("--json", action="store_true", help="machine-readable output only")
+    add_options(parser, "--accept-edited", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,13 +8,12 @@ Examples:
 import argparse
 import json
 
-from sphere_replay.cli.options import add_plugin_option
+from sphere_replay.cli.options import add_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere ls`."""
-    parser.add_argument("--json", action="store_true", help="machine-readable output only")
-    add_plugin_option(parser)
+    add_options(parser, "--json", "--plugin")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,11 +15,11 @@ import shlex
 from sphere_replay.cli.options import (
     add_path_option,
     add_table_options,
+    check_known,
     table_from,
     table_words,
     warn_of_others,
 )
-from sphere_replay.errors import UsageError, unknown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     table, settings = table_from(arguments)
     column = arguments.column or list(table.columns)[-1]
-    if column not in table.columns:
-        raise UsageError(unknown("column", column, table.columns))
+    check_known("column", [column], table.columns)
     seeds = seeds_of(table, arguments.seeds, development=arguments.development)
     runs = runs_of(table, seeds, columns=[column], **settings)
     finished = read_finished(runs, arguments.runs)

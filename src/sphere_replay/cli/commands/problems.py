@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sphere_replay.cli.options import add_output_options
+from sphere_replay.cli.options import add_options
 from sphere_replay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prepare.add_argument(
         "--unsafe", action="store_true", help="run references even where nothing confines them"
     )
-    add_output_options(prepare)
+    add_options(prepare, "--quiet", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:

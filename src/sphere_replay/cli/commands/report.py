@@ -12,12 +12,7 @@ Examples:
 import argparse
 from pathlib import Path
 
-from sphere_replay.cli.options import (
-    add_edited_option,
-    add_path_option,
-    add_plugin_option,
-    warn_of_others,
-)
+from sphere_replay.cli.options import add_options, add_path_option, warn_of_others
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_path_option(parser, "--runs", "runs", "where the runs of an experiment's file are")
     add_path_option(parser, "--out", "report.html", "the page")
-    add_edited_option(parser)
+    add_options(parser, "--accept-edited")
     parser.add_argument("--title", default="sphere-replay", help="the page's title")
-    add_plugin_option(parser)
+    add_options(parser, "--plugin")
 
 
 def run(arguments: argparse.Namespace) -> int:

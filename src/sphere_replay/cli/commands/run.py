@@ -13,27 +13,14 @@ import argparse
 import json
 from typing import Any
 
-from sphere_replay.cli.options import (
-    add_output_options,
-    add_place_options,
-    add_record_option,
-    add_run_options,
-    add_seed_option,
-    add_track_option,
-    config_from,
-    warn_of_others,
-)
+from sphere_replay.cli.options import add_options, add_run_options, config_from, warn_of_others
 from sphere_replay.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere run`."""
     add_run_options(parser)
-    add_seed_option(parser)
-    add_place_options(parser)
-    add_output_options(parser)
-    add_record_option(parser)
-    add_track_option(parser)
+    add_options(parser, "--seed", "--out", "--data", "--quiet", "--json", "--record", "--track")
     parser.add_argument(
         "--checkpoint-every",
         type=int,

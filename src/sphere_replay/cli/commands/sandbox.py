@@ -10,12 +10,14 @@ Examples:
 import argparse
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import Field, asdict, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sphere_replay.errors import UsageError, unknown
+from sphere_replay.cli.options import add_options, check_known
+from sphere_replay.errors import UsageError
 from sphere_replay.extras import how_to_get
 from sphere_replay.sandbox.hostile import CLASSES
 from sphere_replay.sandbox.limits import JUDGES, Limits, Verdict, printable
@@ -44,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"only programs of this class; repeatable: {', '.join(CLASSES)}",
     )
     check.add_argument("--all", action="store_true", help="a line for every program")
-    check.add_argument("--json", action="store_true", help="machine-readable output only")
+    add_options(check, "--json")
     check.set_defaults(act=_check)
     run = commands.add_parser(
         "run",
@@ -74,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar=_unit(limit),
             help=f"{limit.metadata['help']} (default: {_shown(limit)})",
         )
-    run.add_argument("--json", action="store_true", help="machine-readable output only")
+    add_options(run, "--json")
     run.set_defaults(act=_run)
 
 
@@ -102,7 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except (SandboxError, ValueError) as error:
         raise UsageError(str(error)) from error
     if arguments.json:
-        print(json.dumps({**verdict.to_json(), "isolation": isolation}))
+        print(json.dumps({**asdict(verdict), "isolation": isolation}))
     else:
         _print_verdict(verdict, isolation)
     return 0 if verdict.passed else 1
@@ -128,8 +130,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from sphere_replay.sandbox.isolation import ISOLATIONS
 
     wanted = ISOLATIONS if arguments.isolation is None else (arguments.isolation,)
-    if arguments.isolation is not None and arguments.isolation not in ISOLATIONS:
-        raise UsageError(unknown("isolation", arguments.isolation, ISOLATIONS))
+    check_known("isolation", wanted, ISOLATIONS)
     results = [_prove(name, arguments.kinds or ()) for name in wanted]
     used = next((result["name"] for result in results if result["works"]), None)
     if arguments.json:
@@ -156,23 +157,16 @@ def _prove(name: str, kinds: Sequence[str]) -> dict[str, Any]:
         return {"name": name, "works": works, "why": why, "memory": "", "findings": []}
     if why is None:
         try:
-            worker = tried(name)
-            memory = worker.memory
-            try:
+            with closing(tried(name)) as worker:
+                memory = worker.memory
                 for judge in JUDGES:
                     with step_progress(f"{name}, {judge}", hidden=False) as report:
-                        found = prove(worker, report or _silent, judge, kinds)
+                        found = prove(worker, report, judge, kinds)
                     findings += [{**asdict(finding), "judge": judge} for finding in found]
-            finally:
-                worker.close()
         except WorkerError as error:
             why = str(error)
     proved = {"name": name, "works": why is None, "why": why or ""}
     return {**proved, "memory": memory, "findings": findings}
-
-
-def _silent(done: int, total: int, name: str) -> None:
-    pass
 
 
 def _print_check(results: list[dict[str, Any]], used: str | None, *, every: bool) -> None:

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sphere_replay.cli.options import (
-    add_output_options,
-    add_place_options,
+    add_options,
     add_run_options,
+    check_known,
     config_from,
     settings_from,
 )
-from sphere_replay.errors import UsageError, unknown
+from sphere_replay.errors import UsageError
 
 if TYPE_CHECKING:
     from sphere_replay.config import RunConfig
@@ -52,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method", metavar="NAME", help="of a file (default: the first that has a baseline)"
     )
     parser.add_argument("--column", metavar="NAME", help="of a file (default: its last)")
-    add_place_options(parser)
-    add_output_options(parser)
+    add_options(parser, "--out", "--data", "--quiet", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -118,11 +117,9 @@ def _of_file(arguments: argparse.Namespace) -> "Task":
         raise UsageError("a file says host and selection: leave out --host and --select")
     compared = {row.method: row.baseline for row in table.rows if row.baseline is not None}
     method = arguments.method or next(iter(compared), "")
-    if method not in compared:
-        raise UsageError(unknown("method with a baseline", method, compared))
+    check_known("method with a baseline", [method], compared)
     column = arguments.column or list(table.columns)[-1]
-    if column not in table.columns:
-        raise UsageError(unknown("column", column, table.columns))
+    check_known("column", [column], table.columns)
     grid = parse_grid(arguments.grid) if arguments.grid else table.grid
     if not grid:
         raise UsageError(f"{arguments.preset} has no [grid]: say there what is tried, or by --grid")

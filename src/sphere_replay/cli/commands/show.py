@@ -12,14 +12,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sphere_replay.cli.options import add_run_options, add_seed_option, config_from
+from sphere_replay.cli.options import add_options, add_run_options, config_from
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere show`."""
     add_run_options(parser)
-    add_seed_option(parser)
-    parser.add_argument("--json", action="store_true", help="machine-readable output only")
+    add_options(parser, "--seed", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:

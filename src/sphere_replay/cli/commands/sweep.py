@@ -17,11 +17,8 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 from sphere_replay.cli.options import (
-    add_columns_option,
-    add_place_options,
-    add_record_option,
+    add_options,
     add_table_options,
-    add_track_option,
     check_known,
     table_from,
     table_words,
@@ -54,17 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "one that this machine belongs to. All nodes must see the folders at the same paths",
     )
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="only these rows")
-    add_columns_option(parser)
+    add_options(parser, "--columns")
     parser.add_argument(
         "--save",
         type=Path,
         metavar="FILE",
         help="write all results to one file; what it has of other cells and seeds stays",
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
-    add_record_option(parser)
-    add_track_option(parser)
-    add_place_options(parser)
+    add_options(parser, "--quiet", "--record", "--track", "--out", "--data")
 
 
 def run(arguments: argparse.Namespace) -> int:

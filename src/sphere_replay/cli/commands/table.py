@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sphere_replay.cli.options import (
-    add_columns_option,
-    add_edited_option,
+    add_options,
     add_path_option,
     add_table_options,
     check_known,
@@ -41,8 +40,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere table`."""
     add_table_options(parser)
-    add_columns_option(parser)
-    add_edited_option(parser)
+    add_options(parser, "--columns", "--accept-edited")
     add_path_option(parser, "--results", "results", "folder of saved results")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="read run folders instead")
     parser.add_argument("--seeds", type=int, help="with --runs: at most this many seeds")
@@ -53,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="draw the paired gains with their intervals as well; .png, .svg or .pdf",
     )
-    parser.add_argument("--json", action="store_true", help="machine-readable output only")
+    add_options(parser, "--json")
     parser.add_argument("--markdown", action="store_true", help="as Markdown")
     parser.add_argument(
         "--brief", action="store_true", help="as Markdown, one measure with its paired gains"

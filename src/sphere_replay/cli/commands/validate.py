@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sphere_replay.cli.options import add_plugin_option, read_config
+from sphere_replay.cli.options import add_options, read_config
 from sphere_replay.errors import UsageError, UserError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--start", action="store_true", help=f"take {FIRST_STEPS} steps with every method"
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="for --start: folder of data")
-    add_plugin_option(parser)
+    add_options(parser, "--plugin")
 
 
 def run(arguments: argparse.Namespace) -> int:

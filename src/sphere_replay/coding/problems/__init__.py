@@ -4,8 +4,9 @@ See `docs/problems.md` for the rules and the file format.
 """
 
 from .duplicates import hashed_ngrams, near_duplicates
+from .examine import Settings
 from .micro import micro_family, micro_problems, wrong_programs
-from .prepare import Drop, Prepared, Settings, prepare
+from .prepare import Drop, Prepared, prepare
 from .problem import SPLIT_SIZES, Problem, digest, read_problems, write_problems
 from .sources import SOURCES, CandidateProblems, load_candidates
 from .splits import split_problems, split_sizes

@@ -5,12 +5,12 @@ in two executions, without the nodes that are unstable.
 """
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from sphere_replay.sandbox import Sandbox, SandboxError, Trial, Verdict
 
-from .problem import Problem
+from .problem import SPLIT_SIZES, Problem
 from .pytest_files import UNPARSABLE, imported_modules
 
 NOT_PYTHON = "not Python"
@@ -23,6 +23,31 @@ ONE_INTERPRETER = "needs one interpreter"
 
 _AT_HAND = frozenset(sys.stdlib_module_names) | {"pytest", "solution"}
 """What tests may import; a reference may not import the two that are not of the library."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The rules of a preparation; the defaults are the paper's."""
+
+    fewest: int = 4
+    """The least number of nodes, also after unstable ones are gone."""
+    most: int = 12
+    similarity: float | None = 0.90
+    """Prompts with a larger cosine are near duplicates; None: only equal prompts are."""
+    sizes: Mapping[str, int] = field(default_factory=lambda: dict(SPLIT_SIZES))
+    enough: int = 400
+    """Good candidates of a stage after which no more are run: 300 and some for near duplicates."""
+    seed: int = 0
+    shared: bool = False
+    """Whether problems are used that only one interpreter can judge, where programs can cheat."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.fewest <= self.most:
+            raise ValueError(f"nodes from {self.fewest} to {self.most}: give 1 <= fewest <= most")
+        if self.enough < 1:
+            raise ValueError(f"enough = {self.enough}: at least one problem has to be examined")
+        if self.similarity is not None and not -1 <= self.similarity <= 1:
+            raise ValueError(f"similarity = {self.similarity} is no cosine: give -1 to 1, or None")
 
 
 @dataclass(frozen=True)
@@ -49,12 +74,7 @@ def check_imports(problem: Problem) -> Examined:
 
 
 def check_references(
-    problems: Sequence[Problem],
-    sandbox: Sandbox,
-    fewest: int = 4,
-    most: int = 12,
-    *,
-    shared: bool = False,
+    problems: Sequence[Problem], sandbox: Sandbox, settings: Settings
 ) -> list[Examined]:
     """Run every reference twice against its tests, and keep the nodes that pass both times.
 
@@ -63,13 +83,11 @@ def check_references(
     Args:
         problems: What to examine; all their nodes are collected anew.
         sandbox: Without a cache, which would answer the second run with the first.
-        fewest: The least number of nodes, also after unstable ones are gone.
-        most: The largest number of nodes.
-        shared: Whether problems that need the shared judge can be used.
+        settings: How many nodes there must be, and whether the shared judge may be needed.
     """
-    strict = _run_twice(problems, sandbox, fewest, most, "strict")
+    strict = _run_twice(problems, sandbox, settings, "strict")
     again = [examined.problem for examined in strict if examined.reason not in ("", NODE_COUNT)]
-    other = iter(_run_twice(again, sandbox, fewest, most, "shared"))
+    other = iter(_run_twice(again, sandbox, settings, "shared"))
     results = []
     for examined in strict:
         if examined.reason not in ("", NODE_COUNT):
@@ -77,41 +95,37 @@ def check_references(
             examined = next(other)
             if not examined.reason:
                 problem = replace(examined.problem, judge="shared", why_shared=why)
-                reason = "" if shared else ONE_INTERPRETER
-                examined = Examined(problem, reason, "" if shared else why, examined.unstable)
+                reason, detail = ("", "") if settings.shared else (ONE_INTERPRETER, why)
+                examined = Examined(problem, reason, detail, examined.unstable)
         results.append(examined)
     return results
 
 
 def _run_twice(
-    problems: Sequence[Problem], sandbox: Sandbox, fewest: int, most: int, judge: str
+    problems: Sequence[Problem], sandbox: Sandbox, settings: Settings, judge: str
 ) -> list[Examined]:
     trials = [Trial(problem.reference, problem.tests, None, judge) for problem in problems]
+    first = _run(sandbox, trials)
     results = [
-        check_nodes(problem, verdict, fewest, most)
-        for problem, verdict in zip(problems, _run(sandbox, trials), strict=True)
+        _check_nodes(problem, verdict, settings.fewest, settings.most)
+        for problem, verdict in zip(problems, first, strict=True)
     ]
-    again = [place for place, result in enumerate(results) if not result[0].reason]
+    again = [place for place, examined in enumerate(results) if not examined.reason]
     for place, second in zip(again, _run(sandbox, [trials[i] for i in again]), strict=True):
-        examined, first = results[place]
-        results[place] = check_stability(examined.problem, first, second, fewest), second
-    return [examined for examined, _ in results]
+        results[place] = check_stability(problems[place], first[place], second, settings.fewest)
+    return results
 
 
-def check_nodes(
-    problem: Problem, verdict: Verdict, fewest: int, most: int
-) -> tuple[Examined, Verdict]:
+def _check_nodes(problem: Problem, verdict: Verdict, fewest: int, most: int) -> Examined:
     """Whether one run collected as many nodes as it should, and came to its end."""
     count = len(verdict.nodes)
     if verdict.ending in ("empty", "uncollected"):
-        examined = Examined(problem, NO_NODE, _last_line(verdict.why))
-    elif not fewest <= count <= most:
-        examined = Examined(problem, NODE_COUNT, f"{count}, not {fewest} to {most}")
-    elif verdict.ending != "finished":
-        examined = Examined(problem, FAILING, _last_line(verdict.why))
-    else:
-        examined = Examined(replace(problem, nodes=tuple(verdict.nodes)))
-    return examined, verdict
+        return Examined(problem, NO_NODE, _last_line(verdict.why))
+    if not fewest <= count <= most:
+        return Examined(problem, NODE_COUNT, f"{count}, not {fewest} to {most}")
+    if verdict.ending != "finished":
+        return Examined(problem, FAILING, _last_line(verdict.why))
+    return Examined(problem)
 
 
 def check_stability(problem: Problem, first: Verdict, second: Verdict, fewest: int) -> Examined:

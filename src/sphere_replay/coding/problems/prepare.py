@@ -1,7 +1,7 @@
 """From candidates to splits, as in the paper, with a word on everything that was dropped."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -9,8 +9,8 @@ from sphere_replay.randomness import generator_for
 from sphere_replay.sandbox import Sandbox
 
 from .duplicates import Embedding, hashed_ngrams, near_duplicates
-from .examine import Examined, check_imports, check_references
-from .problem import SPLIT_SIZES, Problem
+from .examine import Examined, Settings, check_imports, check_references
+from .problem import Problem
 from .splits import split_problems
 
 REPEATED_ID = "repeated id"
@@ -23,30 +23,6 @@ _BATCH = 16
 
 Report = Callable[[int, int, str], None]
 """Told (candidates done, all candidates, words)."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The rules of a preparation; the defaults are the paper's."""
-
-    fewest: int = 4
-    most: int = 12
-    similarity: float | None = 0.90
-    """Prompts with a larger cosine are near duplicates; None: only equal prompts are."""
-    sizes: Mapping[str, int] = field(default_factory=lambda: dict(SPLIT_SIZES))
-    enough: int = 400
-    """Good candidates of a stage after which no more are run: 300 and some for near duplicates."""
-    seed: int = 0
-    shared: bool = False
-    """Whether problems are used that only one interpreter can judge, where programs can cheat."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.fewest <= self.most:
-            raise ValueError(f"nodes from {self.fewest} to {self.most}: give 1 <= fewest <= most")
-        if self.enough < 1:
-            raise ValueError(f"enough = {self.enough}: at least one problem has to be examined")
-        if self.similarity is not None and not -1 <= self.similarity <= 1:
-            raise ValueError(f"similarity = {self.similarity} is no cosine: give -1 to 1, or None")
 
 
 @dataclass(frozen=True)
@@ -149,8 +125,7 @@ def _new(problem: Problem, ids: set[str]) -> Examined:
 
 def _examine(checked: list[Examined], sandbox: Sandbox, settings: Settings) -> list[Examined]:
     runnable = [examined.problem for examined in checked if not examined.reason]
-    fewest, most, shared = settings.fewest, settings.most, settings.shared
-    ran = iter(check_references(runnable, sandbox, fewest, most, shared=shared))
+    ran = iter(check_references(runnable, sandbox, settings))
     return [examined if examined.reason else next(ran) for examined in checked]
 
 

@@ -70,11 +70,6 @@ class Problem:
             self.nodes, key=lambda node: hashlib.sha256(f"{self.id}\n{node}".encode()).digest()
         )
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all fields."""
-        return hashlib.sha256(_line(self).encode()).hexdigest()
-
 
 def digest(problems: Iterable[Problem]) -> str:
     """SHA-256 of the file that these problems make; equal digests, equal problems."""
@@ -129,9 +124,8 @@ def _problem(row: object) -> Problem:
 
 
 def _text(problems: Iterable[Problem]) -> bytes:
-    return "".join(_line(problem) + "\n" for problem in problems).encode()
-
-
-def _line(problem: Problem) -> str:
-    fields_ = {name: v for name, v in asdict(problem).items() if _OPTIONAL.get(name) != v}
-    return json.dumps(fields_, sort_keys=True)
+    lines = []
+    for problem in problems:
+        said = {name: v for name, v in asdict(problem).items() if _OPTIONAL.get(name) != v}
+        lines.append(json.dumps(said, sort_keys=True) + "\n")
+    return "".join(lines).encode()

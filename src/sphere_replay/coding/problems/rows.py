@@ -1,8 +1,7 @@
 """Rows of published collections as problems: what the model is asked, and pytest files."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from .problem import Problem
@@ -102,33 +101,6 @@ def leetcode_problem(row: Row) -> Problem:
         reference=reference,
         tests=narrowed(tests, reference, given=row["prompt"], own=["Solution"]),
     )
-
-
-@dataclass(frozen=True)
-class Maker:
-    """How rows of a schema become problems, and the columns that takes."""
-
-    make: Callable[[Row], Problem]
-    columns: tuple[str, ...]
-
-
-_KODCODE_COLUMNS = ("subset", "question_id", "question", "solution", "test")
-
-MAKERS: dict[str, Maker] = {
-    "kodcode": Maker(kodcode_problem, _KODCODE_COLUMNS),
-    "kodcode-any": Maker(kodcode_like_problem, _KODCODE_COLUMNS),
-    "mbpp": Maker(
-        mbpp_problem,
-        ("task_id", "text", "code", "test_list", "challenge_test_list", "test_setup_code"),
-    ),
-    "humaneval": Maker(
-        humaneval_problem, ("task_id", "prompt", "canonical_solution", "test", "entry_point")
-    ),
-    "leetcode": Maker(
-        leetcode_problem, ("task_id", "prompt", "completion", "test", "entry_point", "meta")
-    ),
-}
-"""Schemas by name."""
 
 
 def _declarations(info: Any) -> list[str]:

@@ -5,7 +5,6 @@ some MiB, a bait of ours as the victim), so that it does no harm even where cont
 `probe` lists what it got hold of: nothing is a pass. A `program` must not pass its tests.
 """
 
-import ast
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -69,7 +68,7 @@ def battery(facts: Mapping[str, object]) -> list[Hostile]:
 
 def _program(kind: str, entry: dict[str, Any], tests: Mapping[str, str]) -> Hostile:
     if "bytes" in entry:
-        program = eval(compile(ast.parse(entry["bytes"], mode="eval"), "bytes", "eval"), {})
+        program = eval(entry["bytes"], {})
     else:
         program = entry["program"]
         solves = entry.get("solves", False)

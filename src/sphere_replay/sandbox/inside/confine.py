@@ -9,6 +9,7 @@ system calls apply to both.
 import contextlib
 import os
 import resource
+import signal
 import stat
 import sys
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ FOLDER_IN_MEMORY = "/tmp"
 """Where programs work under bubblewrap."""
 MOST_NAMES = 10_000
 """Files and folders that a program may create."""
+FIRST = 3
+"""The descriptors that a process is given follow 0, 1 and 2; no other is left open."""
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _FIRST_UID, _LAST_UID = 0x7000_0000, 0x7FFF_0000
@@ -71,7 +74,43 @@ def throw_away_uid(role: int) -> int | None:
     return _LAST_UID_OF_SMALL_MAPS - (2 * process + role) % 8192
 
 
-def enter_namespaces(uid: int | None, limits: Mapping[str, float]) -> None:
+def rewire(output: int, *given: int) -> None:
+    """Nothing to read, all printed into one pipe, `given` from `FIRST` on; close the rest."""
+    high = 100
+    sources = [os.open(os.devnull, os.O_RDONLY), output, output, *given]
+    for place, source in enumerate(sources):
+        os.dup2(source, high + place)
+    for place in range(len(sources)):
+        os.dup2(high + place, place, inheritable=place < FIRST)
+    os.closerange(len(sources), 1 << 16)
+
+
+def enter(
+    confinement: Confinement, uid: int | None, folder: str, limits: Mapping[str, float]
+) -> None:
+    """Confine this fork for good; an exception means that it must end.
+
+    Where every program has namespaces of its own, the process that returns is a child of the one
+    that called, which waits for it.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    if confinement.isolation == "bubblewrap":
+        _enter_namespaces(uid, limits)
+        process = os.fork()  # the first process of the namespace of pids
+        if process:
+            os.waitpid(process, 0)
+            os._exit(0)
+    elif uid is not None:
+        os.chown(folder, uid, uid)
+    os.chdir(folder)
+    _lock(confinement, uid, folder, limits)
+    # No home, no path: only what points programs at the one folder they may write to.
+    os.environ.clear()
+    os.environ["TMPDIR"] = os.environ["HOME"] = folder
+
+
+def _enter_namespaces(uid: int | None, limits: Mapping[str, float]) -> None:
     """New namespaces for the next child, with an empty /proc and a folder in memory."""
     with contextlib.suppress(OSError):  # if memory runs out, this goes first
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -88,7 +127,7 @@ def enter_namespaces(uid: int | None, limits: Mapping[str, float]) -> None:
     kernel.mount_memory("/proc", data_only | kernel.READ_ONLY, "size=4096,mode=0555")
 
 
-def lock(
+def _lock(
     confinement: Confinement, uid: int | None, folder: str, limits: Mapping[str, float]
 ) -> None:
     """The last steps, in the process that will run the program."""

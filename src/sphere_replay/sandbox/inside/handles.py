@@ -7,9 +7,12 @@ what does not is equal to nothing but other objects of the program, by its own w
 
 import operator
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .codec import PLAIN, UnplainError
+
+if TYPE_CHECKING:
+    from .peer import Peer
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _ARITHMETIC = (
@@ -20,13 +23,6 @@ METHOD = object()
 """What the program's side answers for an attribute that is a plain method."""
 
 
-class Asking(Protocol):
-    """Whoever can ask the program's process."""
-
-    def ask(self, name: str, number: int, /, *positional: object, **named: object) -> Any:
-        """Have something done to the object with a number."""
-
-
 class Handle:
     """An object that stays in the program's process."""
 
@@ -34,7 +30,7 @@ class Handle:
     _sphere_derived = False
     """Whether its class derives from a plain type."""
 
-    def __init__(self, peer: Asking, number: int) -> None:
+    def __init__(self, peer: "Peer", number: int) -> None:
         object.__setattr__(self, "_sphere_peer", peer)
         object.__setattr__(self, "_sphere_number", number)
 
@@ -111,7 +107,7 @@ def number_of(handle: Handle) -> int:
 
 
 def _ask(handle: Handle, name: str, /, *positional: object, **named: object) -> Any:
-    peer: Asking = object.__getattribute__(handle, "_sphere_peer")
+    peer: Peer = object.__getattribute__(handle, "_sphere_peer")
     return peer.ask(name, number_of(handle), *positional, **named)
 
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from . import confine, forks, kernel, tree
+from . import confine, kernel, tree
 from .candidate import Side
 from .wire import Channel
 
@@ -82,10 +82,10 @@ def _become(
     wire: int,
     output: int,
 ) -> None:
-    forks.rewire(output, wire)
-    channel = Channel(socket.socket(fileno=forks.FIRST))
+    confine.rewire(output, wire)
+    channel = Channel(socket.socket(fileno=confine.FIRST))
     try:
-        forks.enter(confinement, head["uid"], folder, head["limits"])
+        confine.enter(confinement, head["uid"], folder, head["limits"])
         with open("solution.py", "wb") as file:
             file.write(program)
         tempfile.tempdir = folder

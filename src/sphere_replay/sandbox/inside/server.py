@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from . import confine, forks, guard, kernel, module, reporter, tree
+from . import confine, guard, kernel, module, reporter, tree
 from .canaries import Canaries
 from .judge import Judge
 from .nursery import Nursery
@@ -32,7 +32,7 @@ from .suite import Suite
 from .watch import Ending, HostGone, Watch
 from .wire import Channel
 
-_REPORTS, _WIRE = forks.FIRST, forks.FIRST + 1
+_REPORTS, _WIRE = confine.FIRST, confine.FIRST + 1
 _FORGOTTEN = ("ctypes", "_ctypes")
 
 
@@ -143,9 +143,9 @@ class Server:
         """The fork confines itself; if any step fails, it ends."""
         folder, limits = self.folder, request["limits"]
         given = (report_end,) if wire is None else (report_end, wire.detach())
-        forks.rewire(output_end, *given)
+        confine.rewire(output_end, *given)
         try:
-            forks.enter(self._confinement, confine.throw_away_uid(0), folder, limits)
+            confine.enter(self._confinement, confine.throw_away_uid(0), folder, limits)
             tests = request["tests"] if canaries is None else canaries.added_to(request["tests"])
             with open(reporter.TEST_FILE, "w", encoding="utf-8") as file:
                 file.write(tests)

@@ -17,7 +17,7 @@ class Suite:
         self._imports: dict[str, object] = {}
         self._codes: list[CodeType] = []
         self._functions: list[tuple[FunctionType, CodeType]] = []
-        self._items: list[tuple[dict[str, Any], int]] = []
+        self._items: list[dict[str, Any]] = []
         self._globals: dict[str, Any] = {}
         self._hooks: list[tuple[list[object], list[object]]] = []
         try:
@@ -42,14 +42,14 @@ class Suite:
             if isinstance(function, FunctionType):
                 self._functions.append((function, function.__code__))
                 self._globals = function.__globals__
-            self._items.append((vars(item), len(vars(item))))
+            self._items.append(vars(item))
 
     def change(self) -> str | None:
         """What is not as the file has it; None: nothing."""
         for function, code in self._functions:
             if function.__code__ is not code or code not in self._codes:
                 return f"the code of {code.co_name}"
-        for fields, _ in self._items:
+        for fields in self._items:
             if "runtest" in fields or "ihook" in fields:
                 return "how a test runs"
         for now, before in self._hooks:
