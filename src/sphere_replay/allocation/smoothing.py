@@ -20,6 +20,10 @@ ROUNDINGS = 4
 """Of the averaged magnitudes: what kernel products of increments that cancel leave at most."""
 
 
+_MANY = 1 << 15
+"""Memories from which on a product for those in doubt is made with the others."""
+
+
 class Smoother(Protocol):
     """A row-stochastic operator on `[m]` vectors."""
 
@@ -59,13 +63,17 @@ class KernelSmoother:
         magnitude = values.abs().max()
         if magnitude == 0:
             return values.clone()
-        stacked = (values / magnitude).new_ones(len(values), 2)
-        stacked[:, 0] = values / magnitude
-        products = self._geometry.apply_kernel(self._eps, stacked)
+        scaled = values / magnitude
+        stacked = [scaled, torch.ones_like(scaled)]
+        if len(values) > _MANY:  # some of their averages will be doubted
+            stacked.append(scaled.abs())
+        products = self._geometry.apply_kernel(self._eps, torch.stack(stacked, dim=1))
         self._row_sums = row_sums = products[:, 1]
 
         def of_magnitudes() -> Tensor:
-            return self._geometry.apply_kernel(self._eps, stacked[:, 0].abs()) / row_sums
+            if len(stacked) == 3:
+                return products[:, 2] / row_sums
+            return self._geometry.apply_kernel(self._eps, scaled.abs()) / row_sums
 
         averaged = products[:, 0] / row_sums
         return _without_rounding(averaged, of_magnitudes, self._rounding) * magnitude

@@ -260,12 +260,13 @@ def _spread(
         usual: The mean of all slopes, `[d]`, which tells that of the rest.
         variation: The covariance of the rest, `[d, d]`.
     """
-    rest = (1 - share.sum()).clamp_(min=0)
-    other = (usual - share @ slopes) / rest.clamp(min=_LEAST_REST)
-    every, shares = torch.cat([slopes, other[None]]), torch.cat([share, rest[None]])
-    shape = len(deviations), len(every)
+    shape = len(deviations), len(slopes)
     seen = working("seen along", shape, deviations.dtype, deviations.device)
-    torch.addmm((deviations @ usual)[:, None], deviations, every.T, beta=-1, out=seen)
-    seen[:, -1] += ((deviations @ variation) * deviations).sum(dim=1) / 2
-    total: Tensor = seen.clamp_(max=LARGEST_EXPONENT).exp_() @ shares
+    common = deviations @ usual
+    torch.addmm(common[:, None], deviations, slopes.T, beta=-1, out=seen)
+    total = seen.clamp_(max=LARGEST_EXPONENT).exp_() @ share
+    rest = (1 - share.sum()).clamp_(min=0)
+    other = deviations @ ((usual - share @ slopes) / rest.clamp(min=_LEAST_REST)) - common
+    other += ((deviations @ variation) * deviations).sum(dim=1) / 2
+    total += rest * other.clamp_(max=LARGEST_EXPONENT).exp_()
     return total.clamp_(min=_TINY).log_()
