@@ -1,5 +1,6 @@
 """Trainings on two processes: how they are started, what they leave, and what must be true."""
 
+import gc
 import json
 import multiprocessing
 import os
@@ -57,6 +58,7 @@ def in_pairs(work: Callable[[Path, str], None]) -> None:
     python SCRIPT FOLDER TASK...
     """
     folder, fork = Path(sys.argv[1]), multiprocessing.get_context("fork")
+    gc.freeze()  # see conftest
     for task in sys.argv[2:]:
         os.environ.update(meeting())
         both = [fork.Process(target=_join, args=(work, folder, task, rank)) for rank in (0, 1)]
