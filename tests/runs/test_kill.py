@@ -26,9 +26,10 @@ COMMAND = [
     "--limit=600",
 ]
 FORKS = """
-import os, sys
+import gc, os, sys
 import sphere_replay.cli.commands.run, sphere_replay.vision.job, sklearn.datasets, torch._dynamo
 from sphere_replay.cli import main
+gc.freeze()
 for line in sys.stdin:
     run = os.fork()
     if not run:
