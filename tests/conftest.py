@@ -1,5 +1,6 @@
 """No test reaches the network, and property tests check the same examples at every run."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -18,6 +19,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("same examples, any time")
+
+
+def pytest_collection_finish() -> None:
+    """Modules stay: every training of transformers would look through them for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

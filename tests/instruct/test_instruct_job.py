@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,12 @@ def run(config: InstructConfig, build: Callable[[], BaseModel] = t5) -> Instruct
     return job
 
 
+@cache
+def plain(select: str, build: Callable[[], BaseModel]) -> InstructJob:
+    """A run with small adapters that is over: to be read by several tests, and not to go on."""
+    return run(brief(select, rank=2), build)
+
+
 @pytest.mark.parametrize(("select", "build", "overrides"), RUNS)
 def test_interrupted_anywhere_a_run_ends_with_the_same_bits(
     select: str,
@@ -74,7 +81,7 @@ def test_a_run_neither_reads_nor_moves_the_global_generator() -> None:
 
 
 def test_results_are_plain_json_and_what_the_metrics_read() -> None:
-    job = run(brief("sphere", rank=2))
+    job = plain("sphere", t5)
     results = job.results()
     assert json.loads(canonical_json(results, "results")) == results
     accuracy = results["accuracy"]
@@ -87,7 +94,7 @@ def test_results_are_plain_json_and_what_the_metrics_read() -> None:
 
 
 def test_costs_and_shares_are_what_happened() -> None:
-    job = run(brief("sphere", rank=2))
+    job = plain("sphere", t5)
     replay, costs = job.results()["replay"], job.results()["costs"]
     # 8 updates replay 4 of 120 examples each; rescored before the 1st, 4th and 7th of them, when
     # the memory holds 16, 24 (capacity) and 24: a pool of 12 each time, twice.
@@ -116,7 +123,7 @@ def test_without_replay_nothing_is_remembered_or_scored() -> None:
 
 
 def test_selections_share_stream_and_memory_and_differ_in_what_they_replay() -> None:
-    jobs = {select: run(brief(select, rank=2)) for select in ("uniform", "sphere", "loss")}
+    jobs = {select: plain(select, t5) for select in ("uniform", "sphere", "loss")}
     replays = [job.state_dict()["learner"]["replay"] for job in jobs.values()]
     assert len({spelled(replay["memory"]) for replay in replays}) == 1
     parameters = {to_bytes(job.state_dict()["learner"]["parameters"]) for job in jobs.values()}
@@ -144,13 +151,12 @@ def test_a_log_line_tells_losses_mass_quantiles_and_shares(
 def test_a_recorded_run_is_the_same_run_and_shows_its_texts(
     tmp_path: Path, select: str, build: Callable[[], BaseModel]
 ) -> None:
-    config = brief(select, rank=2)
-    plain = run(config, build)
-    recorded = InstructJob(config, corpus(), build())
+    expected = plain(select, build)
+    recorded = job_of(brief(select, rank=2), build)
     recorded.record(tmp_path / FOLDER, 3)
     train(recorded)
-    assert recorded.results() == plain.results()
-    assert spelled(recorded.state_dict()) == spelled(plain.state_dict())
+    assert recorded.results() == expected.results()
+    assert spelled(recorded.state_dict()) == spelled(expected.state_dict())
     moments = read_recording(tmp_path)
     assert 2 <= len(moments) <= 3  # a short run may have fewer rescorings than were asked for
     for _, tree in moments:

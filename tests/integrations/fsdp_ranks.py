@@ -1,10 +1,9 @@
 """Trainings on two processes, sharded by FSDP2 and not: trains, resumes, writes what it got.
 
-With the name of a kind, one process dies in the middle of a scoring instead.
+A task is `train`, or a kind of which one process dies in the middle of a scoring.
 """
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import torch
 from transformers.models.t5.modeling_t5 import T5Block
 
 from integrations import fsdp
-from integrations.pairs import leave, write
-from integrations.training import trainer
+from integrations.pairs import in_pairs, leave, write
+from integrations.training import replaying_class, trainer
 from language import tiny
 from sphere_replay.scoring.sharding import local_parts, resharded
 
@@ -111,12 +110,10 @@ def die_while_others_wait(training: Any) -> None:
     training.train()
 
 
-def main() -> None:
-    root = Path(sys.argv[1])
-    torch.set_num_threads(1)
+def work(root: Path, task: str) -> None:
     fsdp.allow_on_processors()
-    if sys.argv[2:]:
-        die_while_others_wait(make(sys.argv[2], root / "dying"))
+    if task in KINDS:
+        die_while_others_wait(make(task, root / f"{task}-dying"))
         return
     for kind in KINDS:  # these first: accelerate's plugin turns FSDP on for all that follow
         run(kind, root, f"{kind}-plain", sharded=False)
@@ -129,4 +126,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    import integrations.trl.ranks  # noqa: F401  # slow: once for both processes
+
+    replaying_class("sft")
+    in_pairs(work)

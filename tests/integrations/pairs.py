@@ -1,10 +1,14 @@
 """Trainings on two processes: how they are started, what they leave, and what must be true."""
 
+import gc
+import json
+import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +26,14 @@ Part = tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]
 """Weights, state of replay, and the log."""
 
 
-def launch(script: Path, folder: Path) -> Path:
-    """Run a script on two processes by torchrun; it gets the folder to write to."""
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+def launch(script: Path, folder: Path, *tasks: str) -> Path:
+    """Run a script that calls `in_pairs`; the first of its tasks must end well on both processes.
+
+    Without a task the script is run on two processes by torchrun, and gets the folder alone.
+    """
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     launched = subprocess.Popen(
-        [sys.executable, *command, str(script), str(folder)],
+        [sys.executable, *([] if tasks else torchrun), str(script), str(folder), *tasks],
         env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -39,7 +46,51 @@ def launch(script: Path, folder: Path) -> Path:
         os.killpg(launched.pid, signal.SIGKILL)  # the workers too
         raise
     assert launched.returncode == 0, errors[-3000:]
+    if tasks:
+        codes, told = ended(folder, tasks[0])
+        assert codes == [0, 0], [text[-3000:] for text in told]
     return folder
+
+
+def in_pairs(work: Callable[[Path, str], None]) -> None:
+    """Do each task on two processes that are forked, so that slow imports are made once.
+
+    python SCRIPT FOLDER TASK...
+    """
+    folder, fork = Path(sys.argv[1]), multiprocessing.get_context("fork")
+    gc.freeze()  # see conftest
+    for task in sys.argv[2:]:
+        os.environ.update(meeting())
+        both = [fork.Process(target=_join, args=(work, folder, task, rank)) for rank in (0, 1)]
+        for process in both:
+            process.start()
+        for process in both:
+            process.join()
+        codes = [process.exitcode for process in both]
+        (folder / f"{task}.codes").write_text(json.dumps(codes))
+
+
+def _join(work: Callable[[Path, str], None], folder: Path, task: str, rank: int) -> None:
+    with open(folder / f"{task}-{rank}.said", "wb") as said:
+        os.dup2(said.fileno(), sys.stderr.fileno())
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    torch.set_num_threads(1)
+    work(folder, task)
+
+
+def ended(folder: Path, task: str) -> tuple[list[int], list[str]]:
+    """With which codes the processes of a task ended, and what they had to say."""
+    codes = json.loads((folder / f"{task}.codes").read_text())
+    return codes, [(folder / f"{task}-{rank}.said").read_text() for rank in (0, 1)]
+
+
+def meeting() -> dict[str, str]:
+    """Where two processes find each other, as torchrun would tell them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return address | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 
 
 def check_death_is_noticed(script: Path, folder: Path, *arguments: str) -> None:
@@ -47,11 +98,7 @@ def check_death_is_noticed(script: Path, folder: Path, *arguments: str) -> None:
 
     Without torchrun, which would end the other one itself.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    shared |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    shared = meeting()
     both = [
         subprocess.Popen(
             [sys.executable, str(script), str(folder), *arguments],
@@ -67,8 +114,13 @@ def check_death_is_noticed(script: Path, folder: Path, *arguments: str) -> None:
     finally:
         for process in both:
             process.kill()
-    assert both[1].returncode == 3, errors[1][-3000:]
-    assert both[0].returncode not in (0, None)
+    check_death_was_noticed([process.returncode for process in both], errors)
+
+
+def check_death_was_noticed(codes: list[int], errors: list[str]) -> None:
+    """The second process has ended with 3, and the first with an error that names the other."""
+    assert codes[1] == 3, errors[1][-3000:]
+    assert codes[0] not in (0, None)
     assert "Connection closed by peer" in errors[0] or "RuntimeError" in errors[0]
 
 

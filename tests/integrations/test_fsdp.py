@@ -7,19 +7,21 @@ import pytest
 from integrations.fsdp_ranks import KINDS
 from integrations.pairs import (
     check_close,
-    check_death_is_noticed,
+    check_death_was_noticed,
     check_equal,
     check_logs_agree,
+    ended,
     launch,
     part,
 )
 
-SCRIPT = Path(__file__).with_name("fsdp_ranks.py")
+DYING = ("causal", "grpo")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return launch(SCRIPT, tmp_path_factory.mktemp("sharded"))
+    script = Path(__file__).with_name("fsdp_ranks.py")
+    return launch(script, tmp_path_factory.mktemp("sharded"), "train", *DYING)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -48,6 +50,6 @@ def test_mixed_precision_and_checkpointing_are_near(results: Path) -> None:
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-2)
 
 
-@pytest.mark.parametrize("kind", ["causal", "grpo"])
-def test_a_process_that_dies_does_not_leave_the_other_waiting(tmp_path: Path, kind: str) -> None:
-    check_death_is_noticed(SCRIPT, tmp_path, kind)
+@pytest.mark.parametrize("kind", DYING)
+def test_a_process_that_dies_does_not_leave_the_other_waiting(results: Path, kind: str) -> None:
+    check_death_was_noticed(*ended(results, kind))

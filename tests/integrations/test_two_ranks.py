@@ -13,7 +13,8 @@ from sphere_replay.storage.trees import flatten
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return launch(Path(__file__).with_name("two_ranks.py"), tmp_path_factory.mktemp("ranks"))
+    script = Path(two_ranks.__file__)
+    return launch(script, tmp_path_factory.mktemp("ranks"), "train")
 
 
 @pytest.mark.parametrize("name", ["whole", "rest"])

@@ -1,12 +1,10 @@
-"""A training on two processes, started by torchrun: trains, resumes, writes what it got."""
+"""A training on two processes: trains, resumes, writes what it got."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from integrations.pairs import leave, write
+from integrations.pairs import in_pairs, leave, write
 from integrations.training import trainer
 
 REPLAY: dict[str, Any] = {"task_field": "task", "replay_batch": 3, "pool": 11}
@@ -21,9 +19,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def main() -> None:
-    root = Path(sys.argv[1])
-    torch.set_num_threads(1)
+def work(root: Path, _task: str) -> None:
     whole = trainer("causal", root / "run", replay=REPLAY, **OPTIONS)
     rank = whole.args.process_index
     assert whole.args.world_size == 2
@@ -37,4 +33,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_pairs(work)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ RESULTS = {
 
 
 LIGHT = """
-import sys
+import json, os, sys, traceback
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):
@@ -46,37 +47,53 @@ class Refuse:
         if name.partition(".")[0] in heavy:
             raise ModuleNotFoundError(f"{name} is not for this test", name=name)
 
+def load(name, preset=None):
+    from sphere_replay.runs.domains import DOMAINS, domain, tables
+    domain(name)
+    if preset is not None:
+        from sphere_replay.runs.domains import resolve
+        from sphere_replay.runs.launch import run_config
+        from pathlib import Path
+        run_config(resolve(preset), Path("."))
+    jobs = [name for name in DOMAINS if f"sphere_replay.{name}.job" in sys.modules]
+    return [len(tables()), jobs]
+
 sys.meta_path.insert(0, Refuse())
-from sphere_replay.runs.domains import DOMAINS, domain, tables
-domain(sys.argv[1])
-if len(sys.argv) == 3:
-    from sphere_replay.runs.domains import resolve
-    from sphere_replay.runs.launch import run_config
-    from pathlib import Path
-    run_config(resolve(sys.argv[2]), Path("."))
-print(len(tables()), [name for name in DOMAINS if f"sphere_replay.{name}.job" in sys.modules])
+import torch
+for line in sys.argv[1:]:
+    if not os.fork():
+        try:
+            told = load(*line.split())
+        except Exception as error:
+            told = traceback.format_exception_only(error)[-1].rstrip()
+        print(json.dumps([line, told]), flush=True)
+        os._exit(0)
+    os.wait()
 """
+"""What becomes of each argument, in a process of its own after an import of torch they share."""
+PRESETS = ("digits", "instruct-tiny", "coding-micro")
 
 
-def lightly(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", LIGHT, *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def light(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    lines = [*DOMAINS, *(f"{domain_of(preset).name} {preset}" for preset in PRESETS)]
+    command = [sys.executable, "-c", LIGHT, *lines]
+    folder = tmp_path_factory.mktemp("light")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return dict(json.loads(line) for line in done.stdout.splitlines())
 
 
 @pytest.mark.parametrize("name", DOMAINS)
-def test_a_domain_loads_with_torch_alone(name: str, tmp_path: Path) -> None:
-    done = lightly(name, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, f"{len(tables())} []\n"), done.stderr
+def test_a_domain_loads_with_torch_alone(name: str, light: dict[str, Any]) -> None:
+    assert light[name] == [len(tables()), []]
 
 
-@pytest.mark.parametrize("preset", ["digits", "instruct-tiny", "coding-micro"])
+@pytest.mark.parametrize("preset", PRESETS)
 def test_a_job_that_lacks_a_module_names_the_extra_of_its_domain(
-    preset: str, tmp_path: Path
+    preset: str, light: dict[str, Any]
 ) -> None:
     owner = domain_of(preset)
-    done = lightly(owner.name, preset, cwd=tmp_path)
-    assert done.returncode == 1
-    (sentence,) = done.stderr.splitlines()[-1:]
+    sentence = light[f"{owner.name} {preset}"]
     assert "DataError" in sentence
     assert "this needs " in sentence
     assert sentence.endswith(f": pip install 'sphere-replay[{owner.extra}]'")

@@ -6,16 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from sphere_replay.cli import main
 from sphere_replay.runs.log import read_log
 
 COMMAND = [
-    sys.executable,
-    "-m",
-    "sphere_replay",
     "run",
     "digits",
     "--host=er-ace",
@@ -25,17 +25,77 @@ COMMAND = [
     "--checkpoint-every=7",
     "--limit=600",
 ]
+FORKS = """
+import gc, os, sys
+import sphere_replay.cli.commands.run, sphere_replay.vision.job, sklearn.datasets, torch._dynamo
+from sphere_replay.cli import main
+gc.freeze()
+for line in sys.stdin:
+    run = os.fork()
+    if not run:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(main(sys.argv[1:]))
+    print(run, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]), flush=True)
+"""
+"""The command in a process of its own for every line, after imports that these share."""
 
 
-def start(out: Path) -> subprocess.Popen[bytes]:
-    with open(messages(out), "wb") as errors:
-        return subprocess.Popen(
-            [*COMMAND, f"--out={out}"], stdout=subprocess.DEVNULL, stderr=errors
-        )
+@dataclass(frozen=True)
+class Runs:
+    """Starts the command again and again, one process after the other."""
+
+    forks: subprocess.Popen[str]
+    out: Path
+
+    @property
+    def messages(self) -> str:
+        return self.out.with_suffix(".err").read_text()
+
+    def start(self) -> int:
+        """The number of the process."""
+        assert self.forks.stdin is not None
+        self.forks.stdin.write("\n")
+        self.forks.stdin.flush()
+        return self._told()
+
+    def meet(self) -> int:
+        """Start, and wait until the run has written to its log: it is at work."""
+        before = self._logged()
+        process = self.start()
+        until = time.monotonic() + 60
+        while self._logged() in (before, ()):
+            assert time.monotonic() < until, self.messages
+            time.sleep(0.01)
+        return process
+
+    def code(self) -> int:
+        """How the last process ended."""
+        return self._told()
+
+    def _told(self) -> int:
+        assert self.forks.stdout is not None
+        return int(self.forks.stdout.readline())
+
+    def _logged(self) -> tuple[int, ...]:
+        return tuple(path.stat().st_mtime_ns for path in self.out.glob("*/log.jsonl"))
 
 
-def messages(out: Path) -> Path:
-    return out.with_suffix(".err")
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    out = tmp_path / "killed"
+    pipe = subprocess.PIPE
+    with (
+        open(out.with_suffix(".err"), "wb") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", FORKS, *COMMAND, f"--out={out}"],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=errors,
+            text=True,
+        ) as forks,
+    ):
+        yield Runs(forks, out)
 
 
 def only_folder(out: Path) -> Path:
@@ -43,46 +103,27 @@ def only_folder(out: Path) -> Path:
     return folder
 
 
-def wait_for_steps(out: Path, process: subprocess.Popen[bytes]) -> None:
-    """Until the run has written to its log, so that the kill meets it at work."""
-    while process.poll() is None and not list(out.glob("*/log.jsonl")):
-        time.sleep(0.01)
-
-
-def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert start(whole).wait() == 0
+def test_stopped_and_killed_a_run_ends_with_the_same_bits(runs: Runs, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    assert main([*COMMAND, f"--out={whole}"]) == 0
+    os.kill(runs.meet(), signal.SIGINT)
+    assert runs.code() == 130, "the run was over before it could be interrupted"
+    assert "Nothing is lost; to go on: sphere run digits" in runs.messages
+    killed = only_folder(runs.out)
+    assert (killed / "checkpoint.json").exists()
     moments = random.Random(0)
-    kills = 0
-    while True:
-        process = start(killed)
-        wait_for_steps(killed, process)
-        if kills < 3:
-            time.sleep(moments.uniform(0.0, 0.4))
-            process.send_signal(signal.SIGKILL)
-        code = process.wait()
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL, messages(killed).read_text()
-        kills += 1
-    assert kills >= 2, "the run was over before it could be killed"
+    for _ in range(2):
+        process = runs.meet()
+        time.sleep(moments.uniform(0.0, 0.1))
+        os.kill(process, signal.SIGKILL)
+        assert runs.code() == -signal.SIGKILL, "the run was over before it could be killed"
+        assert not (killed / "results.json").exists()
+    runs.start()
+    assert runs.code() == 0, runs.messages
     for name in ("results.json", "config.json"):
-        expected = (only_folder(whole) / name).read_bytes()
-        assert (only_folder(killed) / name).read_bytes() == expected
-    logs = [read_log(only_folder(out) / "log.jsonl", times=False) for out in (whole, killed)]
+        assert (killed / name).read_bytes() == (only_folder(whole) / name).read_bytes()
+    logs = [read_log(folder / "log.jsonl", times=False) for folder in (killed, only_folder(whole))]
     assert logs[0] == logs[1]
-
-
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
-    out = tmp_path / "runs"
-    process = start(out)
-    wait_for_steps(out, process)
-    os.kill(process.pid, signal.SIGINT)
-    assert process.wait() == 130, "the run was over before it could be interrupted"
-    assert "Nothing is lost; to go on: sphere run digits" in messages(out).read_text()
-    assert (only_folder(out) / "checkpoint.json").exists()
-    assert start(out).wait() == 0
-    assert (only_folder(out) / "results.json").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

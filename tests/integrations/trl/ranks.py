@@ -1,6 +1,5 @@
-"""GRPO with replay on two processes, started by torchrun: trains, resumes, writes what it got."""
+"""GRPO with replay on two processes: trains, resumes, writes what it got."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from integrations.pairs import leave, write
+from integrations.pairs import in_pairs, leave, write
 from integrations.training import Gradients
 from integrations.trl.grpo import Witness, trainer
 
@@ -49,9 +48,7 @@ def _flat(prefix: str, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": value.clone() for name, value in inputs.items() if value.ndim}
 
 
-def main() -> None:
-    root = Path(sys.argv[1])
-    torch.set_num_threads(1)
+def work(root: Path, _task: str) -> None:
     gradients = Gradients()
     whole = trainer(root / "run", replay=REPLAY, reward=seldom, callbacks=[gradients], **OPTIONS)
     rank = whole.args.process_index
@@ -67,4 +64,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_pairs(work)

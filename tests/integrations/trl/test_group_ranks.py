@@ -19,7 +19,8 @@ def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return launch(Path(__file__).with_name("ranks.py"), tmp_path_factory.mktemp("ranks"))
+    script = Path(__file__).with_name("ranks.py")
+    return launch(script, tmp_path_factory.mktemp("ranks"), "train")
 
 
 @pytest.mark.parametrize("name", ["whole", "rest"])
