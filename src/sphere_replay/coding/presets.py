@@ -3,7 +3,7 @@
 from typing import Any
 
 from sphere_replay.coding.config import CodingConfig
-from sphere_replay.errors import ConfigError, unknown
+from sphere_replay.config import one_of
 
 Settings = dict[str, Any]
 
@@ -72,12 +72,8 @@ def resolve(
     preset: str, host: str = "er", select: str = "uniform", seed: int = 0, **overrides: Any
 ) -> CodingConfig:
     """The full configuration of a preset, with every default filled in."""
-    if preset not in PRESETS:
-        raise ConfigError(unknown("preset", preset, names()))
-    known = set(CodingConfig.__dataclass_fields__)
-    for name in overrides:
-        if name not in known:
-            raise ConfigError(unknown("setting", name, sorted(known)))
+    one_of("preset", preset, PRESETS)
+    CodingConfig.check_names(overrides)
     return CodingConfig(
         **PRESETS[preset] | {"host": host, "select": select, "seed": seed} | overrides
     )

@@ -135,8 +135,9 @@ class ReplaySettings:
 
     @property
     def of_selection(self) -> Mapping[str, Any]:
-        """The selection's own options, where they are not its defaults."""
-        return {}
+        """The selection's own options, of a configuration that has them."""
+        options: Mapping[str, Any] = getattr(self, "select_options", {})
+        return options
 
     @property
     def _ranked(self) -> int:
