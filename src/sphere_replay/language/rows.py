@@ -77,9 +77,27 @@ def pad_rows(
     }
 
 
+def pad_prompts(
+    prompts: Sequence[Sequence[int] | Tensor], pad_token_id: int, device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
+    """Put token ids `[t]` together, right-padded, with the mask of those that are no padding."""
+    ids = [torch.as_tensor(prompt) for prompt in prompts]
+    rows = [{"input_ids": each, "attention_mask": torch.ones_like(each)} for each in ids]
+    return pad_rows(rows, pad_token_id, device)
+
+
 def row_length(row: Row) -> int:
     """Tokens of the longest field."""
     return max(len(values) for values in row.values())
+
+
+def check_length(length: int, longest: int | None) -> None:
+    """An example the model can read whole."""
+    if longest is not None and length > longest:
+        raise ValueError(
+            f"an example has {length} tokens but the model's limit is {longest} "
+            "(max_position_embeddings): truncate the training set, or leave such examples out"
+        )
 
 
 def target_count(row: Row, *, encoder_decoder: bool = False) -> int:
