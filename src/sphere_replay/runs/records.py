@@ -120,11 +120,6 @@ class AccuracyRecord:
                 f"{fix}"
             )
 
-    @property
-    def seen_classes(self) -> Tensor:
-        """Bool `[C]`: classes of the tasks that the run has reached."""
-        return self.task_of_class < len(self.after_task)
-
     def tasks(self, *, task_il: bool = False) -> TaskMatrix:
         """A[t, j] = Σ_c n_c acc[t, c] / Σ_c n_c over the classes c of task j."""
         accuracy = self.task_il if task_il else self.after_task
