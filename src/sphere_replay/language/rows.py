@@ -78,12 +78,22 @@ def pad_rows(
 
 
 def pad_prompts(
-    prompts: Sequence[Sequence[int] | Tensor], pad_token_id: int, device: torch.device | str = "cpu"
+    prompts: Sequence[Sequence[int] | Tensor],
+    pad_token_id: int,
+    device: torch.device | str = "cpu",
+    *,
+    left: bool = False,
 ) -> dict[str, Tensor]:
-    """Put token ids `[t]` together, right-padded, with the mask of those that are no padding."""
-    ids = [torch.as_tensor(prompt) for prompt in prompts]
+    """Put token ids `[t]` together, with the mask of those that are no padding.
+
+    Padded on the right, or on the `left`: a decoder that writes goes on from the last column.
+    """
+    ids = [torch.as_tensor(prompt, dtype=torch.int64) for prompt in prompts]
+    if left:
+        ids = [each.flip(0) for each in ids]
     rows = [{"input_ids": each, "attention_mask": torch.ones_like(each)} for each in ids]
-    return pad_rows(rows, pad_token_id, device)
+    padded = pad_rows(rows, pad_token_id, device)
+    return {name: values.flip(1) for name, values in padded.items()} if left else padded
 
 
 def row_length(row: Row) -> int:
