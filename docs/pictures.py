@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from playwright.sync_api import Page, sync_playwright
 
-from sphere_replay.integrations.transformers.matrix import EvaluationMatrix
+from sphere_replay.integrations.transformers.task_evaluation import EvaluationMatrix
 from sphere_replay.reports.collection import load_collection
 
 IMAGES = Path(__file__).parent / "images"

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sphere_replay.integrations.lightning import SphereCallback
 from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.vision.datasets import load_images
-from sphere_replay.vision.noise import symmetric
+from sphere_replay.vision.noise import corrupt
 
 
 class Classifier(LightningModule):
@@ -54,7 +54,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="lightning")
     data = load_images("digits")
     x, test_x = data.train_images.float() / 255, data.test_images.float() / 255
-    y = symmetric(data.train_labels, 0.4, 10, generator_for(given.seed, "corruption"))
+    y = corrupt(data.train_labels, 0.4, 10, generator_for(given.seed, "corruption"))
     with globally_seeded(generator_for(given.seed, "initialization")):
         module = Classifier()
     replay = SphereCallback(

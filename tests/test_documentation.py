@@ -90,7 +90,7 @@ def test_shown_commands_exist_with_all_their_names(monkeypatch: pytest.MonkeyPat
             assert words[1] in all_presets()
         elif words[0] in ("run", "show", "search"):
             config = config_from(arguments, seed=0)
-            assert words[1] in domain(config.DOMAIN).presets
+            assert words[1] in domain(config.DOMAIN).names()
             dataset = words[1].removesuffix("-frozen")
             assert config.to_dict().get("dataset", dataset) == dataset
 

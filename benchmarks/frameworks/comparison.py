@@ -18,7 +18,7 @@ from benchmarks.frameworks.mammoth_stand_in import Backbone
 from sphere_replay.randomness import generator_for, globally_seeded
 from sphere_replay.reports.statistics import PairedDifference, mean, paired_difference
 from sphere_replay.vision.datasets import load_images
-from sphere_replay.vision.noise import symmetric
+from sphere_replay.vision.noise import corrupt
 
 OWN = "ER"
 """That of the framework, or as it is written by hand where there is none at hand."""
@@ -99,7 +99,7 @@ def stream_of(noise: float, seed: int) -> Stream:
     data = _digits()
     x, labels = data.train_images.float() / 255, data.train_labels
     if noise:
-        labels = symmetric(labels, noise, 10, generator_for(seed, "corruption"))
+        labels = corrupt(labels, noise, 10, generator_for(seed, "corruption"))
     tasks = []
     for task in range(TASKS):
         mine = (labels // 2 == task).nonzero()[:, 0]

@@ -129,12 +129,9 @@ def _roots(name: str) -> list[Path]:
         folders, file = getattr(module, "__path__", None), getattr(module, "__file__", None)
     else:
         spec = find_spec(name)
-        folders, file = (None, None) if spec is None else _of_spec(spec)
+        folders = getattr(spec, "submodule_search_locations", None)
+        file = spec.origin if spec is not None and spec.has_location else None
     return [Path(folder) for folder in folders] if folders else [Path(file)] if file else []
-
-
-def _of_spec(spec: Any) -> tuple[list[str] | None, str | None]:
-    return spec.submodule_search_locations, spec.origin if spec.has_location else None
 
 
 def _imported(file: Path) -> Iterator[str]:

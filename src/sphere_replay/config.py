@@ -55,7 +55,7 @@ class RunConfig:
 
     @property
     def pair(self) -> Pair:
-        """What two runs must share to be compared as a pair: the seed, if nothing else is said."""
+        """What two runs must share to be compared as a pair: the seed, if nothing else."""
         return self.seed
 
     def check_fields(self) -> None:
@@ -69,10 +69,10 @@ class RunConfig:
                 raise ConfigError(f"{entry.name} takes {spelled}, got {value!r}")
             if isinstance(value, int) and abs(value) >= 2**63:
                 raise ConfigError(f"{entry.name} must be below 2**63, got {value}")
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if _spelled(entry.type).startswith("float") and value is not None:
-                object.__setattr__(self, entry.name, _finite(entry.name, value))
+            if spelled.startswith("float") and value is not None:
+                if not math.isfinite(value):
+                    raise ConfigError(f"{entry.name} must be finite, got {float(value)}")
+                object.__setattr__(self, entry.name, float(value))
 
     def check_positive(self, *names: str) -> None:
         """Refuse zero and less in the named fields."""
@@ -96,6 +96,10 @@ class RunConfig:
     def idle(self) -> tuple[str, ...]:
         """Settings that mean nothing in this run, and then are no part of its identity."""
         return ()
+
+    def unasked(self, names: Iterable[str]) -> list[str]:
+        """Those of the settings that are at their defaults."""
+        return [name for name in names if getattr(self, name) == getattr(type(self), name)]
 
     @property
     def parts(self) -> Mapping[str, object]:
@@ -148,6 +152,12 @@ class RunConfig:
         }
 
     @classmethod
+    def check_names(cls, settings: Iterable[str]) -> None:
+        """Refuse settings that do not exist, with the closest ones that do."""
+        for name in settings:
+            one_of("setting", name, sorted(entry.name for entry in fields(cls)))
+
+    @classmethod
     def renamed(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """Settings of an older version, under their names of today."""
         return settings
@@ -196,12 +206,6 @@ def one_of(name: str, value: str, known: Iterable[str]) -> None:
     names = list(known)
     if value not in names:
         raise ConfigError(unknown(name, value, names))
-
-
-def _finite(name: str, value: float) -> float:
-    if not math.isfinite(value):
-        raise ConfigError(f"{name} must be finite, got {float(value)}")
-    return float(value)
 
 
 def _shortened(digest: object) -> str:

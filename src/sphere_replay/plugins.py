@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import is_dataclass, replace
 from typing import Any, TypeVar
 
-from sphere_replay.errors import ConfigError, unknown
+from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS, Host
 from sphere_replay.plugging import load, loaded, register
 from sphere_replay.replay import SELECTIONS, UNLABELLED
@@ -155,7 +155,7 @@ def _check_selection(name: str, made: type) -> None:
 
 
 def _check_settings(owner: str, settings: dict[str, Any]) -> None:
-    known = sorted(VisionConfig.__dataclass_fields__)
-    for name in settings:
-        if name not in known:
-            raise ConfigError(f"{owner}: {unknown('setting', name, known)}")
+    try:
+        VisionConfig.check_names(settings)
+    except ConfigError as error:
+        raise ConfigError(f"{owner}: {error}") from error

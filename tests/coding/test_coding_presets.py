@@ -15,7 +15,7 @@ from sphere_replay.runs.folder import identity
 
 def test_there_are_three_presets() -> None:
     assert names() == ["coding-qwen", "coding-smollm2", "coding-micro"]
-    assert all(domain_of(name).presets == tuple(names()) for name in names())
+    assert all(domain_of(name).names() == names() for name in names())
 
 
 @pytest.mark.parametrize("preset", PRESETS)

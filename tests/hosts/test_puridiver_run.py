@@ -10,7 +10,7 @@ import torch
 
 from sphere_replay.errors import ConfigError, DivergenceError
 from sphere_replay.hosts import Batch, PuriDivER
-from sphere_replay.hosts.parts.appraisal import appraise
+from sphere_replay.hosts.parts.memory_fit import appraise
 from sphere_replay.vision import load_images
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig

@@ -14,7 +14,7 @@ from hosts.workbench import (
 )
 from hosts.xder_parts import at_task, batch_of, host_with, without_statistics
 from sphere_replay.hosts import Batch, ExtendedDarkReplay
-from sphere_replay.hosts.parts.heads import transplant
+from sphere_replay.hosts.parts.extended_dark import transplant
 from sphere_replay.memory import GreedyBalanced, Memory
 
 

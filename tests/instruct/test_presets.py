@@ -34,7 +34,7 @@ def test_every_selection_resolves_and_survives_json(preset: str, select: str) ->
 def test_the_settings_of_t5_large_are_the_papers() -> None:
     config = resolve("instruct-t5-large", "er", "sphere")
     assert config.model == "google-t5/t5-large"
-    assert (config.corpus, config.cap, config.num_tasks) == ("classification", 1000, 15)
+    assert (config.corpus, config.cap, len(config.task_names)) == ("classification", 1000, 15)
     assert (config.rank, config.lr, config.virtual_lr) == (8, 1e-3, 1e-2)
     assert (config.batch, config.replay_batch, config.strength) == (16, 4, 1.0)
     assert (config.capacity, config.pool, config.every, config.top) == (300, 512, 4, 16)
@@ -47,7 +47,7 @@ def test_tiny_reads_the_real_texts_within_other_budgets() -> None:
     ours, real = resolve("instruct-tiny"), resolve("instruct-tiny", corpus="classification")
     assert (ours.corpus, real.corpus) == ("generated", "classification")
     assert (real.capacity, real.cap) != (ours.capacity, ours.cap)
-    assert real.num_tasks == 15
+    assert len(real.task_names) == 15
 
 
 def test_where_values_come_from() -> None:

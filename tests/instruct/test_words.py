@@ -2,7 +2,7 @@
 
 import pytest
 
-from sphere_replay.instruct.words import exact_match, normalize
+from sphere_replay.instruct.encoding import exact_match, normalize
 
 
 @pytest.mark.parametrize(

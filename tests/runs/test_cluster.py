@@ -17,7 +17,7 @@ from sphere_replay.cli import main
 from sphere_replay.codebase import this_code
 from sphere_replay.plugging import load
 from sphere_replay.runs import cluster
-from sphere_replay.runs.attempt import Surroundings
+from sphere_replay.runs.launch import Surroundings
 from sphere_replay.vision.presets import resolve
 
 HALTING = Path(__file__).with_name("halting.py")

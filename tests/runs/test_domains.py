@@ -96,13 +96,13 @@ def test_a_job_that_lacks_a_module_names_the_extra_of_its_domain(
     sentence = light[f"{owner.name} {preset}"]
     assert "DataError" in sentence
     assert "this needs " in sentence
-    assert sentence.endswith(f": pip install 'sphere-replay[{owner.extra}]'")
+    assert sentence.endswith(f": pip install 'sphere-replay[{owner.name}]'")
 
 
 def test_each_domain_says_who_it_is() -> None:
     assert [each.name for each in domains()] == list(DOMAINS)
     for each in domains():
-        assert each.name == resolve(each.presets[0]).DOMAIN
+        assert each.name == resolve(each.names()[0]).DOMAIN
         assert all(domain_of(table.preset) is each for table in each.tables)
     names = [table.name for each in domains() for table in each.tables]
     assert len(set(names)) == len(names) == len(tables())
@@ -119,7 +119,7 @@ def test_an_option_of_several_domains_means_the_same_in_each() -> None:
     }
     for option, owners in options().values():
         assert all(option in domain(owner).options for owner in owners)
-        assert all(hasattr(resolve(domain(owner).presets[0]), option.name) for owner in owners)
+        assert all(hasattr(resolve(domain(owner).names()[0]), option.name) for owner in owners)
 
 
 def test_every_preset_belongs_to_one_domain() -> None:
@@ -127,7 +127,7 @@ def test_every_preset_belongs_to_one_domain() -> None:
     assert len(set(presets)) == len(presets)
     for preset in presets:
         assert resolve(preset, seed=3).seed == 3
-        assert preset in domain_of(preset).presets
+        assert preset in domain_of(preset).names()
 
 
 def test_an_unknown_preset_is_answered_with_a_close_one() -> None:

@@ -60,6 +60,9 @@ class Loop:
         self._place = state["place"].clone()
         self._generator.set_state(state["generator"])
 
+    def record(self, folder: Path, moments: int) -> None:
+        raise AssertionError("nobody asks a walk for this")
+
 
 def run(job: Loop, folder: Path, **settings: Any) -> dict[str, Any]:
     return run_job(lambda: job, RunFolder(folder), CONFIG, seed=4, **settings)

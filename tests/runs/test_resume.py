@@ -11,7 +11,6 @@ import torch
 from sphere_replay.runs.checkpoint import load_latest, save
 from sphere_replay.runs.folder import FolderBusyError, RunFolder
 from sphere_replay.runs.log import RunLog, read_log
-from sphere_replay.storage.trees import flatten, unflatten
 
 STEPS = 60
 
@@ -24,7 +23,7 @@ def run(path: Path, *, wait_at: int | None = None) -> None:
         momentum = {0: torch.zeros(50)}
         step, lines, losses = 0, 0, [0.0]
         if latest := load_latest(path):
-            tree = unflatten(latest.tensors, latest.state)
+            tree = latest.tree
             generator.set_state(tree["generator"])
             weight, momentum = tree["weight"], tree["momentum"]
             step, lines, losses = tree["step"], tree["lines"], tree["losses"]
@@ -45,7 +44,7 @@ def run(path: Path, *, wait_at: int | None = None) -> None:
                         "losses": losses,
                         "lines": log.sync(),
                     }
-                    save(path, *flatten(tree))
+                    save(path, tree)
                 if step == wait_at:
                     print("waiting", flush=True)
                     sys.stdin.read()

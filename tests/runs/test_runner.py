@@ -67,6 +67,9 @@ class Walk:
         self._generator.set_state(state["generator"])
         self._place, self._sums = state["place"].clone(), list(state["sums"])
 
+    def record(self, folder: Path, moments: int) -> None:
+        raise AssertionError("nobody asks a walk for this")
+
 
 def walk(path: Path, make: Callable[[], SteppedJob] = Walk, every: int = 6) -> dict[str, Any]:
     return run_job(make, RunFolder(path), CONFIG, seed=4, checkpoint_every=every)
@@ -136,9 +139,9 @@ def test_checkpoints_come_at_their_interval_and_not_at_the_end(
 ) -> None:
     steps: list[int] = []
 
-    def counted(folder: Path, tensors: Any, state: Any) -> None:
-        steps.append(state["step"])
-        save(folder, tensors, state)
+    def counted(folder: Path, tree: Any) -> None:
+        steps.append(tree["step"])
+        save(folder, tree)
 
     monkeypatch.setattr(runner, "save", counted)
     walk(tmp_path, every=8)
@@ -201,7 +204,7 @@ def test_ctrl_c_saves_the_step_and_the_run_can_go_on(
     assert signal.getsignal(signal.SIGINT) is before
     latest = load_latest(tmp_path)
     assert latest is not None
-    assert latest.state["step"] == step + 1
+    assert latest.tree["step"] == step + 1
     assert not RunFolder(tmp_path).finished
     taken: list[int] = []
     walk(tmp_path, lambda: Walk(before=taken.append))
@@ -229,7 +232,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(whole: Path, tmp_path: Path)
     assert signal.getsignal(signal.SIGINT) is before
     latest = load_latest(tmp_path)
     assert latest is not None
-    assert latest.state["step"] == 12
+    assert latest.tree["step"] == 12
     walk(tmp_path)
     assert_same_run(tmp_path, whole)
 

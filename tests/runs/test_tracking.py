@@ -17,6 +17,7 @@ import pytest
 from sphere_replay.cli import main
 from sphere_replay.errors import UsageError
 from sphere_replay.runs import tracking
+from sphere_replay.runs.folder import RunFolder
 from sphere_replay.runs.launch import run_config, run_folder
 from sphere_replay.runs.log import read_log
 from sphere_replay.runs.sweep import sweep
@@ -149,7 +150,7 @@ def test_a_tracker_that_fails_stops_nobody(
 def test_one_that_cannot_begin_is_an_error_of_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(run: tracking.TrackedRun) -> tracking.Tracker:
+    def refuse(run: RunFolder) -> tracking.Tracker:
         raise RuntimeError("log in first")
 
     monkeypatch.setitem(TRACKERS, "refusing", Tool("math", refuse, ""))

@@ -14,11 +14,10 @@ from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS
 from sphere_replay.runs.folder import identity
 from sphere_replay.runs.launch import run_config, run_folder
-from sphere_replay.vision import DataError, encoding, load_images
+from sphere_replay.vision import DataError, encoders, load_images
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import VisionConfig
-from sphere_replay.vision.encoders import ENCODERS, Encoder, load_encoder
-from sphere_replay.vision.encoding import encode_images
+from sphere_replay.vision.encoders import ENCODERS, Encoder, encode_images, load_encoder
 from sphere_replay.vision.job import VisionJob
 from sphere_replay.vision.models import FeatureMLP
 from sphere_replay.vision.presets import names, provenance, resolve
@@ -94,8 +93,8 @@ def test_an_interrupted_encoding_goes_on(
     fake: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = encode_images(DIGITS, fake.encoder(), cache=tmp_path / "whole")
-    monkeypatch.setattr(encoding, "PART", 200)
-    monkeypatch.setattr(encoding, "_CHUNK", 50)
+    monkeypatch.setattr(encoders, "PART", 200)
+    monkeypatch.setattr(encoders, "_CHUNK", 50)
     fake.seen, fake.patience = 0, 450
     with pytest.raises(KeyboardInterrupt):
         encode_images(DIGITS, fake.encoder())

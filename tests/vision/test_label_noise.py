@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sphere_replay.randomness import generator_for
-from sphere_replay.vision.noise import (
-    LOOKALIKES,
-    NoiseKind,
-    asymmetric,
-    corrupt,
-    symmetric,
-    symmetric_bernoulli,
-)
+from sphere_replay.vision.noise import LOOKALIKES, NoiseKind, corrupt
 from sphere_replay.vision.specs import DATASETS
 
 UNEVEN = torch.arange(10).repeat_interleave(torch.arange(91, 101))
@@ -33,7 +26,7 @@ def test_symmetric_noise_changes_exactly_the_rounded_share_of_each_class(
     sizes: list[int], rate: float, seed: int
 ) -> None:
     clean = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    noisy = symmetric(clean, rate, len(sizes), generator_for(seed, "corruption"))
+    noisy = corrupt(clean, rate, len(sizes), generator_for(seed, "corruption"))
     changed = clean[noisy != clean].bincount(minlength=len(sizes)).tolist()
     assert changed == [round(rate * size) for size in sizes]
     assert set(noisy.tolist()) <= set(range(len(sizes)))
@@ -41,7 +34,7 @@ def test_symmetric_noise_changes_exactly_the_rounded_share_of_each_class(
 
 def test_replacement_labels_are_uniform_over_the_other_classes() -> None:
     clean = torch.full((45_000,), 3)
-    noisy = symmetric(clean, 0.8, 10, generator_for(0, "corruption"))
+    noisy = corrupt(clean, 0.8, 10, generator_for(0, "corruption"))
     counts = noisy[noisy != 3].bincount(minlength=10)
     expected = 36_000 / 9
     others = counts[torch.arange(10) != 3].double()
@@ -52,14 +45,16 @@ def test_replacement_labels_are_uniform_over_the_other_classes() -> None:
 
 def test_bernoulli_noise_has_the_rate_only_on_average() -> None:
     clean = torch.arange(10).repeat(3000)
-    noisy = symmetric_bernoulli(clean, 0.4, 10, generator_for(0, "corruption"))
+    generator = generator_for(0, "corruption")
+    noisy = corrupt(clean, 0.4, 10, generator, NoiseKind.SYMMETRIC_BERNOULLI)
     changed = changed_per_class(clean, noisy)
     assert abs(sum(changed) / 30_000 - 0.4) < 0.012  # four standard deviations
     assert len(set(changed)) > 1
 
 
 def test_asymmetric_noise_goes_to_the_lookalike_and_spares_the_rest() -> None:
-    noisy = asymmetric(UNEVEN, 0.4, 10, generator_for(0, "corruption"), LOOKALIKES["cifar10"])
+    generator = generator_for(0, "corruption")
+    noisy = corrupt(UNEVEN, 0.4, 10, generator, NoiseKind.ASYMMETRIC, LOOKALIKES["cifar10"])
     expected = [round(0.4 * n) if c in (2, 3, 4, 5, 9) else 0 for c, n in enumerate(range(91, 101))]
     assert changed_per_class(UNEVEN, noisy) == expected
     changed = noisy != UNEVEN
@@ -94,7 +89,7 @@ def test_corruption_is_reproducible_pure_and_absent_at_rate_zero(kind: NoiseKind
 
 def test_more_noise_changes_more_labels() -> None:
     counts = [
-        int((symmetric(UNEVEN, rate, 10, generator_for(0, "corruption")) != UNEVEN).sum())
+        int((corrupt(UNEVEN, rate, 10, generator_for(0, "corruption")) != UNEVEN).sum())
         for rate in (0.0, 0.2, 0.4, 0.6, 0.8)
     ]
     assert all(low < high for low, high in pairwise(counts))
@@ -110,12 +105,12 @@ def test_a_rate_outside_the_unit_interval_is_refused(kind: NoiseKind, rate: floa
 def test_bad_labels_and_maps_are_refused() -> None:
     generator = generator_for(0, "corruption")
     with pytest.raises(ValueError, match=r"labels must lie in 0..4, got 0..9"):
-        symmetric(UNEVEN, 0.2, 5, generator)
+        corrupt(UNEVEN, 0.2, 5, generator)
     with pytest.raises(ValueError, match=r"int64 of shape \[n\], got torch.float32"):
-        symmetric(UNEVEN.float(), 0.2, 10, generator)
+        corrupt(UNEVEN.float(), 0.2, 10, generator)
     with pytest.raises(ValueError, match="at least two classes, got 1"):
-        symmetric(torch.zeros(3, dtype=torch.int64), 0.2, 1, generator)
+        corrupt(torch.zeros(3, dtype=torch.int64), 0.2, 1, generator)
     with pytest.raises(ValueError, match="3 -> 3 must join two different classes"):
-        asymmetric(UNEVEN, 0.2, 10, generator, {3: 3})
+        corrupt(UNEVEN, 0.2, 10, generator, NoiseKind.ASYMMETRIC, {3: 3})
     with pytest.raises(ValueError, match=r"needs a map .* cifar10, cifar100, mnist, digits"):
         corrupt(UNEVEN, 0.2, 10, generator, NoiseKind.ASYMMETRIC)

@@ -6,13 +6,10 @@ from sphere_replay.runs.domains import Domain, Option
 from sphere_replay.runs.experiment import tables_in
 
 DOMAIN = Domain(
-    name="coding",
-    extra="coding",
-    names=names,
     config=CodingConfig,
+    names=names,
     resolve=resolve,
     provenance=provenance,
-    job="sphere_replay.coding.job",
     tables=tables_in("sphere_replay.coding"),
     options=(
         Option("model", "a hub id or folder", metavar="ID"),

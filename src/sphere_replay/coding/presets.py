@@ -73,8 +73,7 @@ def resolve(
 ) -> CodingConfig:
     """The full configuration of a preset, with every default filled in."""
     one_of("preset", preset, PRESETS)
-    for name in overrides:
-        one_of("setting", name, sorted(CodingConfig.__dataclass_fields__))
+    CodingConfig.check_names(overrides)
     return CodingConfig(
         **PRESETS[preset] | {"host": host, "select": select, "seed": seed} | overrides
     )

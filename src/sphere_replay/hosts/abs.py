@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from sphere_replay.hosts.er_ace import MASKED, AsymmetricOptions, AsymmetricReplay
+from sphere_replay.hosts.er_ace import AsymmetricOptions, AsymmetricReplay
 from sphere_replay.hosts.host import Batch, HostParts, Step
 from sphere_replay.hosts.options import HostOptions, count, number, share
 from sphere_replay.hosts.parts.memory_fit import FitOptions, MemoryFit
@@ -112,7 +112,7 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         self.memory.update(draw.indices, loss=losses)
         return draw
 
-    def _epoch(self, step: int) -> Step:
+    def _epoch(self, step: int) -> list[float]:
         """MixMatch on the memory."""
         # What a short task could not teach has a high loss too: first give every label a chance.
         trust = self._trust() if step >= self.options.warm_up else self._trust_all()
@@ -120,20 +120,18 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
         batches = order.tensor_split(-(-len(order) // self.options.fit_batch))
         size = min(len(trust.doubtful), self.options.fit_batch)
         doubtful = self._cycled(trust.doubtful, len(batches), size)
-        losses = [
+        return [
             self._update(
                 self._mixmatch(rows, doubted, trust.probability),
                 len(rows) + self.options.guesses * len(doubted),
             )
             for rows, doubted in zip(batches, doubtful, strict=True)
         ]
-        return Step(sum(losses) / len(losses))
 
     def _stream_losses(self, batch: Batch) -> Tensor:
         """Of the images as they will be stored, over the columns that the stream may see."""
         logits = self._plain_logits(batch.images)
-        kept = self.options.mask_rule.columns(batch.labels, self._newest, logits.shape[1])
-        masked = logits.masked_fill(~kept, MASKED)
+        masked = self._masked(logits, batch.labels)
         return F.cross_entropy(masked, batch.labels, reduction="none")
 
     def _trust(self) -> Trust:

@@ -58,11 +58,8 @@ class ExperienceReplay(Host):
         if self.options.joint_batch:
             # After the draw: a virtual step follows the stream gradient as it is.
             share = len(draw) / (len(batch) + len(draw))
-            self._shrink_gradient(1 - share)
+            gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+            torch._foreach_mul_(gradients, 1 - share)
         replayed = self.replay_loss(self.forward(draw["x"]), draw["y"])
         self.backward(self.options.strength * draw.scale * share * replayed, len(draw))
         return Step(loss.item(), replayed.item(), draw.scale, len(draw), mislabelled(draw))
-
-    def _shrink_gradient(self, factor: float) -> None:
-        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
-        torch._foreach_mul_(gradients, factor)

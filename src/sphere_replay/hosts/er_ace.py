@@ -64,8 +64,11 @@ class AsymmetricReplay(ExperienceReplay):
     def stream_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy over the columns that the mask rule keeps."""
         self._newest = max(self._newest, int(labels.max()))
+        return F.cross_entropy(self._masked(logits, labels), labels)
+
+    def _masked(self, logits: Tensor, labels: Tensor) -> Tensor:
         kept = self.options.mask_rule.columns(labels, self._newest, logits.shape[1])
-        return F.cross_entropy(logits.masked_fill(~kept, MASKED), labels)
+        return logits.masked_fill(~kept, MASKED)
 
     def state_dict(self) -> State:
         """ER's state and the newest class."""

@@ -8,18 +8,14 @@ test accuracy.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from sphere_replay.hosts.host import Batch, HostParts, Step
-from sphere_replay.hosts.options import HostOptions, count, number, share
-from sphere_replay.hosts.parts.cutmix import cutmix_sometimes, mixed_cross_entropy
-from sphere_replay.hosts.parts.memory_fit import FitOptions, MemoryFit
+from sphere_replay.hosts.options import HostOptions, count, number
+from sphere_replay.hosts.parts.memory_fit import MixedFit, MixedFitOptions
 from sphere_replay.storage.trees import State
 
 
 @dataclass(frozen=True, kw_only=True)
-class GDumbOptions(FitOptions):
+class GDumbOptions(MixedFitOptions):
     """Constants of GDumb, where they are not those of any fit."""
 
     epochs: int = count(256, least=1)
@@ -27,11 +23,9 @@ class GDumbOptions(FitOptions):
     low_lr: float = number(0.0005)
     weight_decay: float = number(0.000001)
     clip: float = number(10.0)
-    cutmix: float = share(0.5)
-    """Probability that a batch is mixed."""
 
 
-class GDumb(MemoryFit):
+class GDumb(MixedFit):
     """GDumb on whatever the memory admits; pair it with greedy balanced admission.
 
     With `fit_last_only`, as the paper's AAA column implies, accuracy is at chance before.
@@ -56,17 +50,6 @@ class GDumb(MemoryFit):
     def _begin_fit(self) -> None:
         super()._begin_fit()
         self.network.load_state_dict(self._first_weights)
-
-    def _epoch(self, step: int) -> Step:
-        batches = self._batches(self._shuffled(torch.arange(len(self.memory))))
-        losses = [self._update(self._loss(rows), len(rows)) for rows in batches]
-        return Step(sum(losses) / len(losses))
-
-    def _loss(self, rows: Tensor) -> Tensor:
-        chosen, source = self.memory.take(rows), self.parts.augmentation
-        views = self.view(chosen["x"])
-        mixed = cutmix_sometimes(views, chosen["y"], source, self.options.cutmix)
-        return mixed_cross_entropy(self.run(mixed.images), mixed)
 
     def state_dict(self) -> State:
         """The state of a host that fits, and the weights that it starts from."""

@@ -18,9 +18,13 @@ from torch import Tensor
 
 from sphere_replay.hosts.host import Batch, Host, HostParts, Step, mislabelled
 from sphere_replay.hosts.options import HostOptions, count, number, switch
-from sphere_replay.hosts.parts.batch_norm import frozen_statistics
-from sphere_replay.hosts.parts.heads import future_constraint, past_constraint, transplant
-from sphere_replay.hosts.parts.supcon import supervised_contrastive
+from sphere_replay.hosts.parts.extended_dark import (
+    frozen_statistics,
+    future_constraint,
+    past_constraint,
+    supervised_contrastive,
+    transplant,
+)
 from sphere_replay.memory import ClassBalanced, Memory
 from sphere_replay.replay import Draw
 from sphere_replay.scoring import cross_entropy_per_example
@@ -130,7 +134,8 @@ class ExtendedDarkReplay(Host):
             logits = self.run(view)
         present = logits[:, self.first_class : self.first_class + self.head_size]
         loss = F.cross_entropy(present, batch.labels - self.first_class)
-        self.backward(loss, len(batch), again=self._constrains)
+        # The constraints may need the stream's graph once more.
+        self.backward(loss, len(batch), again=self._keeps_future or self._keeps_past)
         step, replayed, losses, passed = Step(loss.item()), None, [], 0
         rows, heads = logits, torch.full_like(batch.labels, self.task)
         if len(self.memory):
@@ -202,11 +207,6 @@ class ExtendedDarkReplay(Host):
     def _keeps_past(self) -> bool:
         """Whether past heads must stay below the present one."""
         return self.options.past_constraint and self.task > 0
-
-    @property
-    def _constrains(self) -> bool:
-        """Whether the stream's graph may be needed once more."""
-        return self._keeps_future or self._keeps_past
 
     def _excess(self, logits: Tensor, rows: Tensor, heads: Tensor) -> Tensor:
         """Violations: of the future constraint by all rows, of the past one by the stream's."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from sphere_replay.allocation import Sphere
 from sphere_replay.allocation.scales import FLOORS
 from sphere_replay.config import RunConfig, described, one_of
-from sphere_replay.errors import ConfigError, unknown
+from sphere_replay.errors import ConfigError
 from sphere_replay.instruct.stream import EvaluateOn
 from sphere_replay.instruct.tasks import ORDERS
 from sphere_replay.instruct.tiny import FORMAT, MOST_WORDS, TinySpec
@@ -86,7 +86,7 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
             raise ConfigError("model takes tiny, smollm2, a folder or an id on the hub, got ''")
         one_of("corpus", self.corpus, ORDERS)
         one_of("host", self.host, HOST_NAMES)
-        one_of("evaluate_on", self.evaluate_on, [split.value for split in EvaluateOn])
+        one_of("evaluate_on", self.evaluate_on, EvaluateOn)
         self.check_positive(
             "cap",
             "tests_per_task",
@@ -135,8 +135,7 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
             return
         names = self.order.split(",")
         for name in names:
-            if name not in orders[0]:
-                raise ConfigError(unknown(f"task of corpus {self.corpus}", name, orders[0]))
+            one_of(f"task of corpus {self.corpus}", name, orders[0])
         if len(set(names)) < len(names):
             raise ConfigError(f"the order {self.order} names a task twice")
 
@@ -146,11 +145,6 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
         if self.order.isdecimal():
             return ORDERS[self.corpus][int(self.order)]
         return tuple(self.order.split(","))
-
-    @property
-    def num_tasks(self) -> int:
-        """Tasks of the stream."""
-        return len(self.task_names)
 
     @property
     def recipe(self) -> Sphere:
@@ -181,21 +175,15 @@ class InstructConfig(LanguageReplaySettings, RunConfig):
     @property
     def idle(self) -> tuple[str, ...]:
         """Also what is not asked for: runs from before these settings keep their identity."""
-        unasked = {
-            "texts": None,
-            "instructions": True,
-            "answer_tokens": None,
-            "trained_blocks": None,
-            "tail": 0,
-        }
-        names = [name for name, value in unasked.items() if getattr(self, name) == value]
-        return (*super().idle, *names, *(["window"] if self.trained_blocks is None else []))
+        later = ("texts", "instructions", "answer_tokens", "trained_blocks", "tail")
+        window = ("window",) if self.trained_blocks is None else ()
+        return (*super().idle, *self.unasked(later), *window)
 
     @property
     def run_name(self) -> str:
         """Readable stem of the run's folder."""
         model = self.model.rstrip("/").rpartition("/")[2]
-        order = f"order{self.order}" if self.order.isdecimal() else f"tasks{self.num_tasks}"
+        order = f"order{self.order}" if self.order.isdecimal() else f"tasks{len(self.task_names)}"
         return (
             f"instruct-{model}-{self.corpus}-{self.host}-{self.select}-memory{self.capacity}-"
             f"{order}-seed{self.seed}"

@@ -6,13 +6,10 @@ from sphere_replay.runs.domains import Domain, Option
 from sphere_replay.runs.experiment import tables_in
 
 DOMAIN = Domain(
-    name="instruct",
-    extra="instruct",
-    names=names,
     config=InstructConfig,
+    names=names,
     resolve=resolve,
     provenance=provenance,
-    job="sphere_replay.instruct.job",
     tables=tables_in("sphere_replay.instruct"),
     options=(
         Option("noise", "share of wrong labels (default: the preset's)", float, "RATE"),

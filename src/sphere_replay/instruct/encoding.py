@@ -6,6 +6,8 @@ prompt that is too long loses words at the end of its sentence; instruction, opt
 always stay.
 """
 
+import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +17,21 @@ from torch import Tensor
 
 from sphere_replay.errors import DataError
 from sphere_replay.instruct.tasks import Example, Task
-from sphere_replay.instruct.words import normalize
 from sphere_replay.language import longest_input
 from sphere_replay.language.models import BaseModel
 from sphere_replay.language.rows import IGNORED, Row
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize(answer: str) -> str:
+    """Lower case, without punctuation, single spaces: the form in which answers are compared."""
+    return re.sub(r"\s+", " ", answer.lower().translate(_PUNCTUATION)).strip()
+
+
+def exact_match(answer: str, label: str) -> bool:
+    """Whether an answer is the label, up to case, punctuation and white space."""
+    return normalize(answer) == normalize(label)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sphere_replay.instruct.encoding import PromptEncoder
+from sphere_replay.instruct.encoding import PromptEncoder, exact_match
 from sphere_replay.instruct.stream import StreamTask
-from sphere_replay.instruct.words import exact_match
-from sphere_replay.language import pad_rows, token_batches
+from sphere_replay.language import token_batches
 from sphere_replay.language.forward import states_picked
 from sphere_replay.language.greedy import write_greedily
+from sphere_replay.language.rows import pad_prompts
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,12 @@ def measure_accuracy(
 ) -> Accuracy:
     """Accuracy on a task; by likelihood too where an answer is one token."""
     if encoder.answer_tokens != 1 or encoder.is_encoder_decoder:
-        return Accuracy(accuracy(model, encoder, part, prompts, tokens=tokens))
+        task, longest = part.task, encoder.longest_label([part.task])
+        written = answers(model, encoder, prompts, longest, tokens=tokens)
+        told = {label: encoder.text(torch.tensor(encoder.target(label))) for label in task.labels}
+        pairs = zip(written, part.judged, strict=True)
+        hits = sum(exact_match(answer, told[example.label]) for answer, example in pairs)
+        return Accuracy(hits / len(written))
     scores = _next_tokens(model, prompts, encoder.tokenizer.pad_token_id, tokens)
     labels = [encoder.target(label)[0] for label in part.task.labels]
     right = torch.tensor([encoder.target(example.label)[0] for example in part.judged])
@@ -43,16 +48,6 @@ def measure_accuracy(
         exact=float((scores.argmax(1) == right).double().mean()),
         likely=float((likely == right).double().mean()),
     )
-
-
-def accuracy(
-    model: Any, encoder: PromptEncoder, part: StreamTask, prompts: Sequence[Tensor], *, tokens: int
-) -> float:
-    """Share of the task's judged examples that are answered with their label."""
-    written = answers(model, encoder, prompts, encoder.longest_label([part.task]), tokens=tokens)
-    pairs = zip(written, part.judged, strict=True)
-    right = {label: encoder.text(torch.tensor(encoder.target(label))) for label in part.task.labels}
-    return sum(exact_match(answer, right[item.label]) for answer, item in pairs) / len(written)
 
 
 def answers(
@@ -73,11 +68,9 @@ def _next_tokens(model: Any, prompts: Sequence[Tensor], pad: int, tokens: int) -
     model.eval()
     with torch.inference_mode():
         for places in token_batches([len(prompt) for prompt in prompts], tokens):
-            chosen = [prompts[place] for place in places.tolist()]
-            rows = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in chosen]
-            ends = torch.tensor([len(ids) for ids in chosen])
-            inputs = pad_rows(rows, pad)
-            last = torch.arange(inputs["input_ids"].shape[1]) == ends[:, None] - 1
+            inputs = pad_prompts([prompts[place] for place in places.tolist()], pad)
+            mask = inputs["attention_mask"]
+            last = torch.arange(mask.shape[1]) == mask.sum(1, keepdim=True) - 1
             with states_picked(model, last):
                 scores = model(**inputs, use_cache=False).logits
             found |= zip(places.tolist(), scores, strict=True)

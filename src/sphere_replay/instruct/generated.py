@@ -50,37 +50,26 @@ def generated_corpus(train: int = TRAIN_SIZE, test: int = TEST_SIZE) -> Corpus:
 
     Test sentences come from draws of their own; the shortest ones recur in training.
     """
-    tasks = [
-        _task("topic", "TC", "Which topic?", tuple(_NOUNS), _topic),
-        _task("kind", "TC", "Which kind of thing?",
-              ("animal", "plant", "tool", "person", "dish"), _kind),
-        _task("place", "TC", "Which place?", ("inside", "outside"), _place),
-        _task("alive", "QA", "Is it alive?", ("True", "False"), _alive),
-        _task("review", "SC", "Which verdict?", ("Good", "Bad"), _review),
-        _task("stars", "SC", "Which sentiment?", ("negative", "neutral", "positive"), _stars),
-        _task("parity", "NUM", "Even or odd?", ("even", "odd"), _parity),
-        _task("order", "NUM", "Is the first smaller?", ("True", "False"), _order),
+    drawn: list[tuple[str, str, str, tuple[str, ...], Maker]] = [
+        ("topic", "TC", "Which topic?", tuple(_NOUNS), _topic),
+        ("kind", "TC", "Which kind of thing?",
+         ("animal", "plant", "tool", "person", "dish"), _kind),
+        ("place", "TC", "Which place?", ("inside", "outside"), _place),
+        ("alive", "QA", "Is it alive?", ("True", "False"), _alive),
+        ("review", "SC", "Which verdict?", ("Good", "Bad"), _review),
+        ("stars", "SC", "Which sentiment?", ("negative", "neutral", "positive"), _stars),
+        ("parity", "NUM", "Even or odd?", ("even", "odd"), _parity),
+        ("order", "NUM", "Is the first smaller?", ("True", "False"), _order),
     ]  # fmt: skip
-    return Corpus("generated", {made.name: made for made in (make(train, test) for make in tasks)})
+    tasks = {}
+    for name, family, instruction, labels, draw in drawn:
+        splits = (_examples(draw, f"{name} train", train), _examples(draw, f"{name} test", test))
+        tasks[name] = Task(name, family, instruction, labels, *splits)
+    return Corpus("generated", tasks)
 
 
-def _task(
-    name: str, family: str, instruction: str, labels: tuple[str, ...], draw: Maker
-) -> Callable[[int, int], Task]:
-    def make(train: int, test: int) -> Task:
-        return Task(
-            name,
-            family,
-            instruction,
-            labels,
-            train=_examples(draw, random.Random(f"{_SEED} {name} train"), train),
-            test=_examples(draw, random.Random(f"{_SEED} {name} test"), test),
-        )
-
-    return make
-
-
-def _examples(draw: Maker, choose: random.Random, count: int) -> tuple[Example, ...]:
+def _examples(draw: Maker, purpose: str, count: int) -> tuple[Example, ...]:
+    choose = random.Random(f"{_SEED} {purpose}")
     return tuple(Example(*draw(choose)) for _ in range(count))
 
 

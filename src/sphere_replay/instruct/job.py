@@ -13,7 +13,7 @@ from sphere_replay.errors import DivergenceError
 from sphere_replay.extras import require
 from sphere_replay.instruct.classification import load_classification
 from sphere_replay.instruct.config import InstructConfig
-from sphere_replay.instruct.encoding import PromptEncoder
+from sphere_replay.instruct.encoding import PromptEncoder, normalize
 from sphere_replay.instruct.evaluation import Accuracy, measure_accuracy
 from sphere_replay.instruct.generated import generated_corpus
 from sphere_replay.instruct.models import load_base
@@ -21,7 +21,6 @@ from sphere_replay.instruct.stream import build_stream, chosen
 from sphere_replay.instruct.tasks import ORDERS, Corpus, Example, Task
 from sphere_replay.instruct.trainer import InstructTrainer
 from sphere_replay.instruct.trunk import cut_trunk
-from sphere_replay.instruct.words import normalize
 from sphere_replay.language.memory import TASK
 from sphere_replay.language.models import BaseModel
 from sphere_replay.language.rows import IGNORED, Row

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sphere_replay.errors import ConfigError, unknown
+from sphere_replay.config import one_of
 from sphere_replay.instruct.config import InstructConfig
 
 Settings = dict[str, Any]
@@ -78,12 +78,8 @@ def resolve(
     **overrides: Any,
 ) -> InstructConfig:
     """The full configuration of a preset, with every default filled in."""
-    if preset not in PRESETS:
-        raise ConfigError(unknown("preset", preset, names()))
-    known = set(InstructConfig.__dataclass_fields__)
-    for name in overrides:
-        if name not in known:
-            raise ConfigError(unknown("setting", name, sorted(known)))
+    one_of("preset", preset, PRESETS)
+    InstructConfig.check_names(overrides)
     settings = {**PRESETS[preset], **ON_CORPUS.get((preset, overrides.get("corpus", "")), {})}
     # All at once: an order is checked against the corpus that is asked for.
     asked = {"host": host, "select": select, "order": str(order), "seed": seed}

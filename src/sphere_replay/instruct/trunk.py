@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from sphere_replay.errors import DataError
-from sphere_replay.language import pad_rows, token_batches
+from sphere_replay.language import token_batches
+from sphere_replay.language.rows import pad_prompts
 from sphere_replay.runs.progress import step_progress
 from sphere_replay.storage.files import cached_folder
 from sphere_replay.storage.saved import load_tree, save_tree
@@ -116,11 +117,8 @@ def _read(
     found: dict[int, Tensor] = {}
     with step_progress("Reading prompts", hidden=not progress) as report, torch.no_grad():
         for places in token_batches([len(prompt) for prompt in prompts], tokens):
-            rows = [
-                {"input_ids": prompts[place], "attention_mask": torch.ones_like(prompts[place])}
-                for place in places.tolist()
-            ]
-            states = lower(**pad_rows(rows, 0), use_cache=False)[0]
+            inputs = pad_prompts([prompts[place] for place in places.tolist()], 0)
+            states = lower(**inputs, use_cache=False)[0]
             for place, of_prompt in zip(places.tolist(), states, strict=True):
                 found[place] = of_prompt[: len(prompts[place])][-window:]
             if report is not None:

@@ -5,7 +5,6 @@ for task in tasks:
     Trainer(max_epochs=1, callbacks=[replay]).fit(module, task)
 """
 
-from collections.abc import Mapping
 from typing import Any, Unpack
 
 import torch
@@ -149,7 +148,7 @@ class SphereCallback(Callback):
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
     """Inputs and targets of a batch."""
-    if isinstance(batch, Mapping) or not isinstance(batch, list | tuple) or len(batch) < 2:
+    if not isinstance(batch, list | tuple) or len(batch) < 2:
         raise ValueError(
             f"SphereCallback remembers batches (inputs, targets), got a {type(batch).__name__}: "
             "let the data loader give pairs of tensors"

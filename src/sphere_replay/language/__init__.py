@@ -13,8 +13,15 @@ from sphere_replay.language.forward import (
 )
 from sphere_replay.language.memory import TokenMemory
 from sphere_replay.language.ranks import Ranks
-from sphere_replay.language.replay import LanguageReplay, Replayed, check_length
-from sphere_replay.language.rows import Row, pad_rows, row_length, rows_of, target_count
+from sphere_replay.language.replay import LanguageReplay, Replayed
+from sphere_replay.language.rows import (
+    Row,
+    check_length,
+    pad_rows,
+    row_length,
+    rows_of,
+    target_count,
+)
 from sphere_replay.language.settings import LanguageReplaySettings
 
 __all__ = [

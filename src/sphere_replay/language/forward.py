@@ -51,7 +51,7 @@ def features_and_losses(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[
         )
     with states_picked(model, mask) as seen:
         output = model(**inputs, use_cache=False)
-    logits = _logits(output)
+    logits: Tensor = output["logits"] if isinstance(output, Mapping) else output.logits
     if len(seen) != 1 or logits.shape[:-1] != (int(counts.sum()),):
         raise ValueError(_no_states(model, f"it ran its output head {len(seen)} times"))
     losses = functional.cross_entropy(_precise(logits), targets[mask], reduction="none")
@@ -124,11 +124,6 @@ def _decoder_inputs(model: nn.Module, labels: Tensor) -> Tensor:
         )
     shifted: Tensor = shift(labels=labels)
     return shifted
-
-
-def _logits(output: Any) -> Tensor:
-    logits: Tensor = output["logits"] if isinstance(output, Mapping) else output.logits
-    return logits
 
 
 def _precise(values: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sphere_replay.extras import require
 from sphere_replay.language.forward import is_encoder_decoder
+from sphere_replay.language.rows import pad_prompts
 
 
 def write_greedily(
@@ -43,27 +44,12 @@ def write_greedily(
     with torch.inference_mode():
         for places in batches:
             chosen = [prompts[place] for place in places.tolist()]
-            ids, mask = _padded(chosen, tokenizer.pad_token_id)
-            found = model.generate(
-                input_ids=ids.to(model.device),
-                attention_mask=mask.to(model.device),
-                generation_config=settings,
-            )
+            inputs = pad_prompts(chosen, tokenizer.pad_token_id, model.device, left=True)
+            found = model.generate(**inputs, generation_config=settings)
             if not is_encoder_decoder(model):
-                found = found[:, ids.shape[1] :]
+                found = found[:, inputs["input_ids"].shape[1] :]
             texts = tokenizer.batch_decode(found, skip_special_tokens=True)
             for place, text in zip(places.tolist(), texts, strict=True):
                 written[place] = text
     model.train(training)
     return written
-
-
-def _padded(prompts: Sequence[Sequence[int] | Tensor], pad: int) -> tuple[Tensor, Tensor]:
-    """Ids and mask `[n, t]`, padded on the left: a decoder goes on from the last column."""
-    width = max(len(prompt) for prompt in prompts)
-    ids = torch.full((len(prompts), width), pad)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = torch.as_tensor(prompt)
-        mask[row, width - len(prompt) :] = 1
-    return ids, mask

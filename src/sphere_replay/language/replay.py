@@ -11,7 +11,7 @@ The same lines serve one process and several: each scores and replays its share.
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.errors import DataError
+from sphere_replay.language.batching import token_batches
 from sphere_replay.language.examples import Examples, TokenExamples
 from sphere_replay.language.memory import TASK, TokenMemory
 from sphere_replay.language.ranks import Ranks
-from sphere_replay.language.rows import Row, row_length
-from sphere_replay.language.scoring import score_rows
+from sphere_replay.language.rows import Row, check_length, row_length
 from sphere_replay.language.settings import LanguageReplaySettings
 from sphere_replay.replay import Draw
-from sphere_replay.scoring import Scores, is_sharded
+from sphere_replay.scoring import Scores, is_sharded, score_batches
 from sphere_replay.scoring.restoring import finite_gradients
 from sphere_replay.storage.trees import State
 
@@ -180,17 +180,48 @@ class LanguageReplay:
     def score(
         self, model: nn.Module, slots: Tensor, grad_scale: float = 1.0, *, increments: bool = True
     ) -> Scores:
-        """Scores of the memories in the slots `[m]`; one forward is enough without increments."""
-        return score_rows(
+        """Scores of the memories in the slots `[m]`, each asked on one process and known on all.
+
+        Args:
+            model: The model, with the stream gradient in its parameters' `.grad`.
+            slots: Which memories, int64 `[m]`.
+            grad_scale: The factor of a gradient scaler that is still in `.grad`.
+            increments: False for losses and features alone, of one forward.
+        """
+        lengths, ranks = self.memory.lengths(slots), self._ranks
+        # By length, so that processes have about as much to do and rows that fit together.
+        order = lengths.sort(descending=True, stable=True).indices
+        # A process for which nothing is left scores something: it must learn the features' width.
+        mine = ranks.share(order)
+        asked = mine if len(mine) else order[:1]
+        parts = token_batches(lengths[asked], self.settings.token_budget)
+        device = next(model.parameters()).device
+        chosen = [self.memory.rows(slots[asked[part]]) for part in parts]
+        batches = [self.examples.batch(rows, device) for rows in chosen]
+        if is_sharded(model):
+            # A forward gathers parameters from all processes, so they need as many: some for
+            # company.
+            batches += batches[-1:] * (ranks.largest(len(parts)) - len(parts))
+        own = score_batches(
             model,
-            self.memory,
-            slots,
-            self.examples,
+            batches,
+            lambda batch: self.examples.evaluate(model, batch),
             lr=self.settings.virtual_lr,
             grad_scale=grad_scale,
-            token_budget=self.settings.token_budget,
-            ranks=self._ranks,
             increments=increments,
+        )
+        places = asked[torch.cat(parts)][: len(mine)]
+
+        def whole(values: Tensor) -> Tensor:
+            return ranks.spread(values[: len(mine)], places, len(slots))
+
+        assert own.features is not None  # examples are evaluated to both
+        return replace(
+            own,
+            increments=whole(own.increments),
+            losses=whole(own.losses),
+            features=whole(own.features),
+            labels=self.memory.answers(slots),
         )
 
     def loss(self, model: nn.Module, draw: Draw) -> Tensor | None:
@@ -284,12 +315,3 @@ class LanguageReplay:
         if not self._warned:
             warnings.warn(message, stacklevel=2)
             self._warned = True
-
-
-def check_length(length: int, longest: int | None) -> None:
-    """An example the model can read whole."""
-    if longest is not None and length > longest:
-        raise ValueError(
-            f"an example has {length} tokens but the model's limit is {longest} "
-            "(max_position_embeddings): truncate the training set, or leave such examples out"
-        )

@@ -77,9 +77,37 @@ def pad_rows(
     }
 
 
+def pad_prompts(
+    prompts: Sequence[Sequence[int] | Tensor],
+    pad_token_id: int,
+    device: torch.device | str = "cpu",
+    *,
+    left: bool = False,
+) -> dict[str, Tensor]:
+    """Put token ids `[t]` together, with the mask of those that are no padding.
+
+    Padded on the right, or on the `left`: a decoder that writes goes on from the last column.
+    """
+    ids = [torch.as_tensor(prompt, dtype=torch.int64) for prompt in prompts]
+    if left:
+        ids = [each.flip(0) for each in ids]
+    rows = [{"input_ids": each, "attention_mask": torch.ones_like(each)} for each in ids]
+    padded = pad_rows(rows, pad_token_id, device)
+    return {name: values.flip(1) for name, values in padded.items()} if left else padded
+
+
 def row_length(row: Row) -> int:
     """Tokens of the longest field."""
     return max(len(values) for values in row.values())
+
+
+def check_length(length: int, longest: int | None) -> None:
+    """An example the model can read whole."""
+    if longest is not None and length > longest:
+        raise ValueError(
+            f"an example has {length} tokens but the model's limit is {longest} "
+            "(max_position_embeddings): truncate the training set, or leave such examples out"
+        )
 
 
 def target_count(row: Row, *, encoder_decoder: bool = False) -> int:

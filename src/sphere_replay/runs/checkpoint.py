@@ -3,9 +3,8 @@
 A generation is a pair of files, see `storage.saved`, named `checkpoint` for the newest and
 `previous` for the one before.
 
-    save(folder, *flatten({"model": model.state_dict(), "step": 120}))
-    latest = load_latest(folder)
-    tree = unflatten(latest.tensors, latest.state)
+    save(folder, {"model": model.state_dict(), "step": 120})
+    tree = load_latest(folder).tree
 """
 
 from collections.abc import Mapping
@@ -13,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from sphere_replay.errors import UserError
-from sphere_replay.storage.files import plain, replace_durably, stage
+from sphere_replay.storage.files import replace_durably, stage
 from sphere_replay.storage.saved import pair, verified
-from sphere_replay.storage.trees import from_bytes
+from sphere_replay.storage.trees import flatten, from_bytes, unflatten
 
 # Newest first. The middle pair exists only if a save was cut short between moving the tensors of
 # the older checkpoint and moving its JSON.
@@ -33,8 +30,7 @@ class CheckpointError(UserError, RuntimeError):
 class Checkpoint:
     """What was saved, verified."""
 
-    tensors: dict[str, Tensor]
-    state: dict[str, Any]
+    tree: dict[str, Any]
     problems: tuple[str, ...]
     """Why newer checkpoints were passed over; empty in the ordinary case."""
 
@@ -47,14 +43,14 @@ class _Found:
     state: dict[str, Any]
 
 
-def save(folder: str | Path, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
+def save(folder: str | Path, tree: Mapping[str, object]) -> None:
     """Write a new checkpoint and keep the newest intact one before it as the previous.
 
-    `state` is JSON (see `flatten`). Errors, such as a full disk, leave the old checkpoints as they
-    are.
+    Errors, such as a full disk, leave the old checkpoints as they are.
     """
     folder = Path(folder)
-    content, document = pair(tensors, state=plain(state, "state"))
+    tensors, state = flatten(tree)
+    content, document = pair(tensors, state=state)
     staged_tensors = stage(folder / "checkpoint.safetensors", content)
     staged_document = stage(folder / "checkpoint.json", document)
     # Only an intact checkpoint may replace the previous one: after falling back to it, a damaged
@@ -77,7 +73,8 @@ def load_latest(folder: str | Path) -> Checkpoint | None:
     folder = Path(folder)
     found, problems = _find(folder)
     if found:
-        return Checkpoint(from_bytes(found.content), found.state, tuple(problems))
+        tree = unflatten(from_bytes(found.content), found.state)
+        return Checkpoint(tree, tuple(problems))
     if problems:
         raise CheckpointError(
             f"no checkpoint in {folder} is intact:\n  " + "\n  ".join(problems) + "\n"

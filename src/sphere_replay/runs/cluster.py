@@ -20,10 +20,9 @@ from sphere_replay.config import RunConfig
 from sphere_replay.errors import Interrupted, UsageError, UserError
 from sphere_replay.extras import require
 from sphere_replay.plugging import Plugin, load_again, loaded
-from sphere_replay.runs.attempt import Outcome, Surroundings, attempt
 from sphere_replay.runs.domains import saved_config
 from sphere_replay.runs.folder import differences
-from sphere_replay.runs.launch import run_folder
+from sphere_replay.runs.launch import Outcome, Surroundings, attempt, run_folder
 
 LOST_NODES = 20
 """So often a run is tried again after its node or process was lost; then it has failed."""

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sphere_replay.config import RunConfig
+from sphere_replay.config import RunConfig, one_of
 from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.extras import needing
 from sphere_replay.runs.job import LoopingJob, SteppedJob
@@ -35,29 +35,28 @@ class Option:
 
 @dataclass(frozen=True)
 class Domain:
-    """What a domain offers to runs and reports."""
+    """What a domain offers to runs and reports.
 
-    name: str
-    extra: str
-    """The extra of the package that its jobs need."""
-    names: Callable[[], list[str]]
-    """Of its presets."""
+    Its module `job`, which may be heavy, has `make_job(config, data, out, progress)`; what that
+    needs is in the extra that is called like the domain.
+    """
+
     config: type[RunConfig]
     """Of its runs."""
+    names: Callable[[], list[str]]
+    """Of its presets, with those that plug-ins have brought."""
     resolve: Callable[..., RunConfig]
     """Preset and settings to a full configuration."""
     provenance: Callable[[Any, str], str]
     """Where a setting's value comes from, if not from the paper."""
-    job: str
-    """Module that may be heavy, with `make_job(config, data, out, progress)`."""
     tables: tuple[Table, ...] = ()
     options: tuple[Option, ...] = ()
     """Settings that not every domain has; the help says nothing of the domain."""
 
     @property
-    def presets(self) -> tuple[str, ...]:
-        """Their names, with those that plug-ins have brought."""
-        return tuple(self.names())
+    def name(self) -> str:
+        """That of its package."""
+        return self.config.DOMAIN
 
     def make_job(
         self, config: RunConfig, data: Path | None, out: Path, progress: bool
@@ -70,10 +69,9 @@ class Domain:
             out: Folder of the runs, which may share what is made on this machine.
             progress: Whether to show progress of loading.
         """
-        with needing(self.extra):
-            job: SteppedJob | LoopingJob = importlib.import_module(self.job).make_job(
-                config, data, out, progress
-            )
+        with needing(self.name):
+            module = importlib.import_module(f"sphere_replay.{self.name}.job")
+            job: SteppedJob | LoopingJob = module.make_job(config, data, out, progress)
         return job
 
 
@@ -96,7 +94,7 @@ def domains() -> Iterator[Domain]:
 def domain_of(preset: str) -> Domain:
     """The domain that has a preset."""
     for candidate in domains():
-        if preset in candidate.presets:
+        if preset in candidate.names():
             return candidate
     raise ConfigError(unknown("preset", preset, all_presets()))
 
@@ -116,7 +114,7 @@ def saved_config(saved: Mapping[str, Any]) -> RunConfig:
 
 def all_presets() -> list[str]:
     """The presets of every domain."""
-    return [preset for each in domains() for preset in each.presets]
+    return [preset for each in domains() for preset in each.names()]
 
 
 def options() -> dict[str, tuple[Option, list[str]]]:
@@ -136,8 +134,7 @@ def tables() -> dict[str, Table]:
 def table_named(name: str, *, small: bool = False) -> Table:
     """A table, or its small form."""
     known = tables()
-    if name not in known:
-        raise ConfigError(unknown("table", name, known))
+    one_of("table", name, known)
     if not small:
         return known[name]
     table = known[name].small()

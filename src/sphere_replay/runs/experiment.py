@@ -28,15 +28,26 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sphere_replay.errors import ConfigError, UserError, unknown
+from sphere_replay.config import one_of
+from sphere_replay.errors import ConfigError, UserError
 from sphere_replay.plugging import load
 from sphere_replay.runs.metrics import METRICS
 from sphere_replay.runs.settings import spelled_out
-from sphere_replay.runs.table import Measure, PublishedCells, Spread, Table, TableRow, Unit, by_cell
+from sphere_replay.runs.table import (
+    Measure,
+    Published,
+    PublishedCells,
+    Spread,
+    Table,
+    TableRow,
+    Unit,
+)
 from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, EVALUATION_SEEDS
 
 SUFFIX = ".toml"
 """How the name of an experiment's file ends."""
+ABSENT = "--"
+"""How the paper prints a cell that it leaves empty."""
 
 _KEYS = (
     *("name", "title", "preset", "paper_preset", "measures", "spread", "unit", "orders"),
@@ -138,8 +149,8 @@ def _published(
     columns: Mapping[str, Any],
     measures: Sequence[Measure],
 ) -> PublishedCells:
-    """Values as printed, by column: "87.3/0.8", one for each measure."""
-    texts = {}
+    """Values as printed, by column: "87.3/0.8", one for each measure; "--" is none."""
+    cells = {}
     for column, text in _taken(saved, "published", dict, {}).items():
         _check_keys(f"column of {method}'s published values", [column], columns)
         words = _as(f"published value of {method} in {column}", text, str).split()
@@ -147,8 +158,10 @@ def _published(
             raise ConfigError(
                 f"{method} in {column}: {len(measures)} published values belong there, got {text!r}"
             )
-        texts[method, column] = text
-    return by_cell(measures, texts)
+        for measure, word in zip(measures, words, strict=True):
+            if word != ABSENT:
+                cells[method, column, measure.name] = Published.printed(word)
+    return cells
 
 
 def _measure(saved: Any) -> Measure:
@@ -224,5 +237,4 @@ def _chosen(
 
 def _check_keys(kind: str, given: Mapping[str, Any] | Sequence[str], known: Any) -> None:
     for key in given:
-        if key not in known:
-            raise ConfigError(unknown(kind, str(key), list(known)))
+        one_of(kind, str(key), known)

@@ -225,15 +225,13 @@ def _locked(path: Path) -> Iterator[None]:
     # The system drops the lock with the process, however it ends; a soft lock would stay behind.
     lock = FileLock(path, fallback_to_soft=False)
     try:
-        lock.acquire(blocking=False)
+        held = lock.acquire(blocking=False)
     except Timeout:
         holder = path.read_text(errors="replace").strip()
         raise FolderBusyError(
             f"{path.parent} is in use by {holder or 'another process'}: wait for it, or "
             "choose another folder"
         ) from None
-    try:
+    with held:
         path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
         yield
-    finally:
-        lock.release()

@@ -52,6 +52,10 @@ class Job(Protocol):
         """Continue where `state_dict` was taken."""
         ...
 
+    def record(self, folder: Path, moments: int) -> None:
+        """Keep so many rescorings, see `runs.recording`; neither state nor results depend on it."""
+        ...
+
 
 class SteppedJob(Job, Protocol):
     """A job whose steps are taken one by one."""
@@ -72,15 +76,6 @@ class LoopingJob(Job, Protocol):
 
     def run(self, first_step: int, after_step: AfterStep) -> None:
         """Take all steps from the given one on; an exception of `after_step` ends the loop."""
-        ...
-
-
-@runtime_checkable
-class RecordedJob(Protocol):
-    """A job some of whose rescorings can be kept, see `runs.recording`."""
-
-    def record(self, folder: Path, moments: int) -> None:
-        """Keep so many from now on; neither state nor results may depend on it."""
         ...
 
 

@@ -6,7 +6,7 @@ that came before the last task: what was learned last had no time to be forgotte
 zeros would only dilute the mean.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -61,6 +61,10 @@ def _mean(values: Tensor) -> float | None:
     return float(values.mean()) if values.numel() else None
 
 
+def _average(values: Iterable[float]) -> float | None:
+    return _mean(torch.tensor(list(values), dtype=torch.float64))
+
+
 def _worst(values: Tensor, count: int) -> float | None:
     """Mean of the `count` largest values, of all if there are fewer."""
     return _mean(values.sort(descending=True).values[:count])
@@ -91,7 +95,8 @@ def _incremental(matrix: TaskMatrix) -> float | None:
 
 
 def _worst_class(record: AccuracyRecord) -> float | None:
-    return float(record.after_task[-1, record.seen_classes].min())
+    seen = record.task_of_class < len(record.after_task)
+    return float(record.after_task[-1, seen].min())
 
 
 def _cvar(record: AccuracyRecord) -> float | None:
@@ -112,18 +117,6 @@ def _checkpoint_average(matrix: TaskMatrix) -> float | None:
     return None if bool(matrix.seen.isnan().any()) else _mean(matrix.seen)
 
 
-def _anytime(record: AccuracyRecord) -> float | None:
-    return _mean(torch.tensor([value for _, value in record.anytime], dtype=torch.float64))
-
-
-def _tail_accuracy(record: Record) -> float | None:
-    return _mean(torch.tensor(record.tail, dtype=torch.float64))
-
-
-def _likely_tail(matrix: TaskMatrix) -> float | None:
-    return _mean(torch.tensor(matrix.likely_tail, dtype=torch.float64))
-
-
 _REGISTERED = (
     Metric(
         "class_il",
@@ -137,21 +130,21 @@ _REGISTERED = (
         "Tail acc.",
         "mean Class-IL accuracy at ten evenly spaced steps of the last quarter of the last task",
         True,
-        _of(AccuracyRecord, _tail_accuracy),
+        _of(AccuracyRecord, lambda record: _average(record.tail)),
     ),
     Metric(
         "tail_task_accuracy",
         "Tail acc.",
         "mean of (1/T) Σ_j A[·, j] at evenly spaced steps of the last quarter of the last task",
         True,
-        _of(TaskMatrix, _tail_accuracy),
+        _of(TaskMatrix, lambda matrix: _average(matrix.tail)),
     ),
     Metric(
         "likely_tail_accuracy",
         "Tail acc. by likelihood",
         "tail_task_accuracy, the likeliest of the task's labels counting as the answer",
         True,
-        _of(TaskMatrix, _likely_tail),
+        _of(TaskMatrix, lambda matrix: _average(matrix.likely_tail)),
     ),
     Metric(
         "task_il",
@@ -172,7 +165,7 @@ _REGISTERED = (
         "Anytime acc.",
         "mean over the anytime evaluations of the Class-IL accuracy over the classes seen so far",
         True,
-        _of(AccuracyRecord, _anytime),
+        _of(AccuracyRecord, lambda record: _average(value for _, value in record.anytime)),
     ),
     Metric(
         "average_forgetting",

@@ -47,17 +47,9 @@ class TaskMatrix:
         """The square part `[T, T]`: tasks the run has reached."""
         return self.values[:, : len(self.values)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain lists for JSON, with null for NaN."""
-        return {
-            "values": _to_lists(self.values),
-            "tail": list(self.tail),
-            "likely_tail": list(self.likely_tail),
-        }
-
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "TaskMatrix":
-        """The inverse of `to_dict`, bit for bit."""
+        """From plain lists, as a run's results have them: null for NaN."""
         return cls(
             _to_tensor(saved["values"]),
             tail=tuple(map(float, saved.get("tail", ()))),
@@ -128,11 +120,6 @@ class AccuracyRecord:
                 f"{fix}"
             )
 
-    @property
-    def seen_classes(self) -> Tensor:
-        """Bool `[C]`: classes of the tasks that the run has reached."""
-        return self.task_of_class < len(self.after_task)
-
     def tasks(self, *, task_il: bool = False) -> TaskMatrix:
         """A[t, j] = Σ_c n_c acc[t, c] / Σ_c n_c over the classes c of task j."""
         accuracy = self.task_il if task_il else self.after_task
@@ -144,20 +131,9 @@ class AccuracyRecord:
         # A mean of numbers in [0, 1] may leave the interval by a rounding error.
         return TaskMatrix(torch.stack(columns, dim=1).clamp(0, 1))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain lists for JSON, with null for NaN."""
-        return {
-            "after_task": _to_lists(self.after_task),
-            "task_il": _to_lists(self.task_il),
-            "task_of_class": self.task_of_class.tolist(),
-            "counts": self.counts.tolist(),
-            "anytime": [[step, accuracy] for step, accuracy in self.anytime],
-            "tail": list(self.tail),
-        }
-
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "AccuracyRecord":
-        """The inverse of `to_dict`, bit for bit."""
+        """From plain lists, as a run's results have them: null for NaN."""
         return cls(
             after_task=_to_tensor(saved["after_task"]),
             task_il=_to_tensor(saved["task_il"]),
@@ -192,10 +168,6 @@ def _check_array(name: str, values: Tensor) -> None:
 
 def _row(count: int) -> Tensor:
     return torch.arange(count).unsqueeze(1)
-
-
-def _to_lists(values: Tensor) -> list[list[float | None]]:
-    return [[None if x != x else x for x in row] for row in values.tolist()]
 
 
 def _to_tensor(rows: list[list[float | None]]) -> Tensor:

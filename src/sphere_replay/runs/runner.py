@@ -7,6 +7,7 @@ somebody else's trainer, and tells after each step that it is done.
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from threading import Event
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -16,8 +17,7 @@ from sphere_replay.runs.checkpoint import load_latest, save
 from sphere_replay.runs.folder import RunFolder, describe_environment
 from sphere_replay.runs.job import LoopingJob, SteppedJob
 from sphere_replay.runs.log import RunLog, read_log
-from sphere_replay.runs.tracking import TrackedRun, tracked
-from sphere_replay.storage.trees import flatten, unflatten
+from sphere_replay.runs.tracking import Tracking
 
 LONGEST_LOSS = 300.0
 """Seconds of work that a kill may cost: steps can be short or long, so the clock decides too."""
@@ -51,9 +51,8 @@ def run_job(
     if checkpoint_every < 1:
         raise ValueError(f"checkpoint_every counts steps: at least 1, got {checkpoint_every}")
     with folder.claim(config):
-        run = TrackedRun(folder.path, folder.identity, folder.config)
         if folder.finished:
-            with tracked(track, run) as tracking:
+            with Tracking(track, folder) as tracking:
                 for line in read_log(folder.log_path) if track else ():
                     tracking.log(line)
                 tracking.summarize(folder.results)
@@ -63,12 +62,11 @@ def run_job(
         latest = load_latest(folder.path)
         step, lines = 0, 0
         if latest is not None:
-            state = unflatten(latest.tensors, latest.state)
-            step, lines = state["step"], state["lines"]
-            job.load_state_dict(state["job"])
+            step, lines = latest.tree["step"], latest.tree["lines"]
+            job.load_state_dict(latest.tree["job"])
         saved_at = monotonic()
         with (
-            tracked(track, run) as tracking,
+            Tracking(track, folder) as tracking,
             RunLog(folder.log_path, position=lines) as log,
             _stop_requests() as stop,
         ):
@@ -89,11 +87,11 @@ def run_job(
                 if report is not None:
                     report(step, len(job), job.status)
                 due = step % checkpoint_every == 0 or monotonic() - saved_at > LONGEST_LOSS
-                if stop.requested or (due and step < len(job)):
-                    state = {"step": step, "lines": log.sync(), "job": job.state_dict()}
-                    save(folder.path, *flatten(state))
+                if stop.is_set() or (due and step < len(job)):
+                    tree = {"step": step, "lines": log.sync(), "job": job.state_dict()}
+                    save(folder.path, tree)
                     saved_at = monotonic()
-                if stop.requested:
+                if stop.is_set():
                     raise Interrupted(f"stopped after step {step} of {len(job)}")
 
             if isinstance(job, LoopingJob):
@@ -108,17 +106,13 @@ def run_job(
         return folder.results
 
 
-class _StopRequest:
-    requested = False
-
-
 @contextmanager
-def _stop_requests() -> Iterator[_StopRequest]:
+def _stop_requests() -> Iterator[Event]:
     """Turn the first Ctrl-C into a request honoured between steps; a second one is final."""
-    request = _StopRequest()
+    request = Event()
 
     def remember(number: int, frame: FrameType | None) -> None:
-        request.requested = True
+        request.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     try:

@@ -11,9 +11,8 @@ from pathlib import Path
 from sphere_replay.config import RunConfig
 from sphere_replay.errors import Interrupted, UsageError
 from sphere_replay.plugging import loaded
-from sphere_replay.runs.attempt import Outcome, Surroundings, attempt
 from sphere_replay.runs.cluster import on_cluster
-from sphere_replay.runs.launch import run_folder
+from sphere_replay.runs.launch import Outcome, Surroundings, attempt, run_folder
 from sphere_replay.runs.runner import Report
 from sphere_replay.runs.tracking import check_trackers
 

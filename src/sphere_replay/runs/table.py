@@ -10,9 +10,6 @@ from sphere_replay.runs.metrics import METRICS, Metric
 SMALL_ENDING = "-small"
 """How the names of presets and tables at a smaller scale end."""
 
-ABSENT = "--"
-"""How the paper prints a cell that it leaves empty."""
-
 
 class Unit(StrEnum):
     """How accuracies, stored in [0, 1], are shown."""
@@ -47,6 +44,12 @@ class Published:
 
     mean: float
     sd: float | None = None
+
+    @classmethod
+    def printed(cls, text: str) -> "Published":
+        """A value as printed: "mean/SD", or a mean alone."""
+        mean, _, sd = text.partition("/")
+        return cls(float(mean), float(sd) if sd else None)
 
 
 @dataclass(frozen=True)
@@ -181,18 +184,3 @@ class Table:
             if method in names and column in settings
         }
         return replace(self, rows=kept, columns=settings, published=published)
-
-
-def by_cell(measures: Iterable[Measure], texts: Mapping[tuple[str, str], str]) -> PublishedCells:
-    """Published values from text as printed, by (method, column), in the order of the measures.
-
-    A value is "mean/SD", or a mean alone, or "--".
-    """
-    names = [measure.name for measure in measures]
-    values = {}
-    for (method, column), text in texts.items():
-        for name, value in zip(names, text.split(), strict=True):
-            if value != ABSENT:
-                mean, _, sd = value.partition("/")
-                values[method, column, name] = Published(float(mean), float(sd) if sd else None)
-    return values

@@ -11,14 +11,13 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from sphere_replay.errors import UsageError, unknown
 from sphere_replay.extras import how_to_get
+from sphere_replay.runs.folder import RunFolder
 from sphere_replay.storage.files import leaves
 
 PROJECT = "sphere-replay"
@@ -43,27 +42,13 @@ class Tracker(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class TrackedRun:
-    """What a tracker is told of a run when it begins."""
-
-    folder: Path
-    identity: str
-    config: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """That of its folder."""
-        return self.folder.name
-
-
 class TensorBoard:
     """Event files in the folder `tensorboard` of a run: `tensorboard --logdir runs` shows all."""
 
-    def __init__(self, run: TrackedRun) -> None:
+    def __init__(self, run: RunFolder) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        folder = run.folder / "tensorboard"
+        folder = run.path / "tensorboard"
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier session
         self._run = run
         self._writer = SummaryWriter(str(folder))
@@ -90,14 +75,14 @@ class TensorBoard:
 class WandB:
     """A run of Weights & Biases, sent or, if `offline`, kept in the run's folder until a sync."""
 
-    def __init__(self, run: TrackedRun, *, offline: bool = False) -> None:
+    def __init__(self, run: RunFolder, *, offline: bool = False) -> None:
         wandb = importlib.import_module("wandb")
         self._run = wandb.init(
             project=PROJECT,
-            name=run.name,
+            name=run.path.name,
             id=run.identity[:32],  # an earlier session of the same run is overwritten
-            config=dict(run.config),
-            dir=str(run.folder),
+            config=run.config,
+            dir=str(run.path),
             mode="offline" if offline else None,
         )
 
@@ -117,7 +102,7 @@ class WandB:
 class MLflow:
     """A run of MLflow, where MLFLOW_TRACKING_URI says."""
 
-    def __init__(self, run: TrackedRun) -> None:
+    def __init__(self, run: RunFolder) -> None:
         self._mlflow = importlib.import_module("mlflow")
         self._client = self._mlflow.MlflowClient()
         experiment = self._mlflow.set_experiment(PROJECT).experiment_id
@@ -125,7 +110,7 @@ class MLflow:
         for earlier in self._client.search_runs([experiment], filter_string=known):
             self._client.delete_run(earlier.info.run_id)
         tags = {"identity": run.identity}
-        made = self._client.create_run(experiment, tags=tags, run_name=run.name)
+        made = self._client.create_run(experiment, tags=tags, run_name=run.path.name)
         self._id = made.info.run_id
         settings = [
             self._mlflow.entities.Param(name, str(value)) for name, value in leaves(run.config)
@@ -154,11 +139,11 @@ class MLflow:
 class Trackio:
     """A run of trackio, in its local database."""
 
-    def __init__(self, run: TrackedRun) -> None:
+    def __init__(self, run: RunFolder) -> None:
         trackio = importlib.import_module("trackio")
         self._step = 0
         self._run = trackio.init(
-            project=PROJECT, name=run.name, config=dict(run.config), resume="never"
+            project=PROJECT, name=run.path.name, config=run.config, resume="never"
         )
 
     def log(self, step: int, numbers: Numbers) -> None:
@@ -180,7 +165,7 @@ class Tool:
     """A tracker by name: the module it needs, how to get that, what begins a run."""
 
     module: str
-    begin: Callable[[TrackedRun], Tracker]
+    begin: Callable[[RunFolder], Tracker]
     remedy: str
 
 
@@ -206,29 +191,28 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """All trackers of a run. One that fails is left alone: the run goes on without it."""
+    """All trackers of a run, told how it ends; one that fails is left alone, the run goes on."""
 
-    def __init__(self, names: Sequence[str], run: TrackedRun) -> None:
+    def __init__(self, names: Sequence[str], run: RunFolder) -> None:
         check_trackers(names)
         self._trackers: dict[str, Tracker] = {}
         for name in dict.fromkeys(names):
             try:
                 self._trackers[name] = TRACKERS[name].begin(run)
             except Exception as error:  # whatever a tool says that cannot begin
-                self.close(finished=False)
+                self._close(finished=False)
                 raise UsageError(f"--track {name} cannot begin: {error}") from error
+
+    def __enter__(self) -> "Tracking":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._close(finished=kind is None)
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Pass on the numbers in a line of the log."""
-        numbers = numbers_of(
-            {
-                name: {key: value for key, value in content.items() if key != "unix"}
-                if name == "time"
-                else content
-                for name, content in line.items()
-                if name != "step"
-            }
-        )
+        found = numbers_of(line)
+        numbers = {name: found[name] for name in found if name not in ("step", "time/unix")}
         if numbers:
             self._tell(lambda tracker: tracker.log(line["step"], numbers))
 
@@ -240,8 +224,7 @@ class Tracking:
         if numbers:
             self._tell(lambda tracker: tracker.summarize(numbers))
 
-    def close(self, *, finished: bool) -> None:
-        """Nothing follows."""
+    def _close(self, *, finished: bool) -> None:
         self._tell(lambda tracker: tracker.close(finished=finished))
         self._trackers = {}
 
@@ -252,18 +235,6 @@ class Tracking:
             except Exception as error:  # hours of work are not lost to somebody else's server
                 del self._trackers[name]
                 print(f"sphere: {name} has failed, and tracks no more: {error}", file=sys.stderr)
-
-
-@contextmanager
-def tracked(names: Sequence[str], run: TrackedRun) -> Iterator[Tracking]:
-    """Trackers of a run while it goes on; they are told how the block ends."""
-    tracking = Tracking(names, run)
-    try:
-        yield tracking
-    except BaseException:
-        tracking.close(finished=False)
-        raise
-    tracking.close(finished=True)
 
 
 def numbers_of(tree: Mapping[str, Any]) -> dict[str, float]:

@@ -125,13 +125,13 @@ class VisionConfig(ScheduledSettings, RunConfig):
         self.check_fields()
         object.__setattr__(self, "dataset", dataset_spec(self.dataset).name)
         one_of("host", self.host, HOSTS)
-        one_of("noise_kind", self.noise_kind, [kind.value for kind in NoiseKind])
-        one_of("split_by", self.split_by, [by.value for by in SplitBy])
-        one_of("head", self.head, [head.value for head in Head])
-        one_of("initialization", self.initialization, [start.value for start in Initialization])
+        one_of("noise_kind", self.noise_kind, NoiseKind)
+        one_of("split_by", self.split_by, SplitBy)
+        one_of("head", self.head, Head)
+        one_of("initialization", self.initialization, Initialization)
         one_of("admission", self.admission, ADMISSIONS)
         one_of("device", self.device, DEVICES)
-        one_of("geometry", self.geometry, [geometry.value for geometry in ComparedBy])
+        one_of("geometry", self.geometry, ComparedBy)
         self._check_encoder()
         self._check_stream()
         if not 0 <= self.noise < 1:
@@ -184,7 +184,7 @@ class VisionConfig(ScheduledSettings, RunConfig):
             raise ConfigError(f"seed must not be negative, got {self.seed}")
 
     def _check_stream(self) -> None:
-        one_of("scenario", self.scenario, [scenario.value for scenario in Scenario])
+        one_of("scenario", self.scenario, Scenario)
         if not 0 <= self.blur <= 1:
             raise ConfigError(f"blur is a share of each class, in [0, 1], got {self.blur}")
         if self.imbalance < 1:
@@ -234,8 +234,8 @@ class VisionConfig(ScheduledSettings, RunConfig):
     @property
     def idle(self) -> tuple[str, ...]:
         """Settings of encoders where there is none, of the economical schedule likewise."""
-        plain = [name for name in OF_STREAMS if getattr(self, name) == getattr(VisionConfig, name)]
-        return (*super().idle, *(() if self.encoder else OF_ENCODERS), *plain)
+        encoders = () if self.encoder else OF_ENCODERS
+        return (*super().idle, *encoders, *self.unasked(OF_STREAMS))
 
     @property
     def recipe(self) -> Sphere:

@@ -8,8 +8,9 @@ columns of the hub's copy. Images are decoded once and kept as tensors in a cach
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from sphere_replay.errors import DataError
 from sphere_replay.extras import require
 from sphere_replay.storage.trees import fingerprint
 from sphere_replay.vision.cache import cache_folder, cached_tensors
-from sphere_replay.vision.decoding import OpenSplit, decode, split_from_file, split_from_hub
+from sphere_replay.vision.decoding import decode, split_from_file, split_from_hub
 from sphere_replay.vision.specs import DATASETS, DatasetSpec, dataset_spec
 
 __all__ = ["DATASETS", "DataError", "DatasetSpec", "ImageData", "dataset_spec", "load_images"]
@@ -70,28 +71,32 @@ def load_images(
     folder = data or os.environ.get("SPHERE_DATA")
     if spec.hub is None:
         tensors = _loaded(spec, Path(folder) if folder else None)
-        return _image_data(spec, tensors, fingerprint(tensors))
-    train, test = _local_files(spec, Path(folder)) if folder else (None, None)
-
-    def build() -> dict[str, Tensor]:
-        # Both splits are opened, and their columns checked, before either is decoded.
-        splits = {
-            "train": _open(spec, train, "train"),
-            "test": _open(spec, test, spec.test_split),
-        }
-        tensors: dict[str, Tensor] = {}
-        for name, split in splits.items():
-            images, labels = decode(split, spec, progress=progress)
-            tensors |= {f"{name}_images": images, f"{name}_labels": labels}
-        return tensors
-
-    origin = [_signature(path) for path in (train, test) if path] or [f"hub:{spec.hub}"]
-    tensors, checksum = cached_tensors(cache_folder(cache), spec.name, origin, build)
-    return _image_data(spec, tensors, checksum)
+        checksum = fingerprint(tensors)
+    else:
+        files = _local_files(spec, Path(folder)) if folder else ()
+        origin = [_signature(path) for path in files] or [f"hub:{spec.hub}"]
+        build = partial(_decoded, spec, files, progress)
+        tensors, checksum = cached_tensors(cache_folder(cache), spec.name, origin, build)
+    return ImageData(
+        name=spec.name,
+        num_classes=spec.num_classes,
+        checksum=checksum,
+        **{field: tensors[field] for field in _FIELDS},
+    )
 
 
-def _open(spec: DatasetSpec, path: Path | None, split: str) -> OpenSplit:
-    return split_from_file(path, spec) if path else split_from_hub(spec, split)
+def _decoded(spec: DatasetSpec, files: Sequence[Path], progress: bool) -> dict[str, Tensor]:
+    """From files of training and test, or without any from the hub."""
+    # Both splits are opened, and their columns checked, before either is decoded.
+    if files:
+        splits = [split_from_file(path, spec) for path in files]
+    else:
+        splits = [split_from_hub(spec, name) for name in ("train", spec.test_split)]
+    tensors: dict[str, Tensor] = {}
+    for name, split in zip(("train", "test"), splits, strict=True):
+        images, labels = decode(split, spec, progress=progress)
+        tensors |= {f"{name}_images": images, f"{name}_labels": labels}
+    return tensors
 
 
 def _signature(path: Path) -> str:
@@ -161,12 +166,3 @@ def _digits() -> dict[str, Tensor]:
         "test_images": images[is_test],
         "test_labels": labels[is_test],
     }
-
-
-def _image_data(spec: DatasetSpec, tensors: Mapping[str, Tensor], checksum: str) -> ImageData:
-    return ImageData(
-        name=spec.name,
-        num_classes=spec.num_classes,
-        checksum=checksum,
-        **{field: tensors[field] for field in _FIELDS},
-    )

@@ -6,13 +6,10 @@ from sphere_replay.vision.config import VisionConfig
 from sphere_replay.vision.presets import names, provenance, resolve
 
 DOMAIN = Domain(
-    name="vision",
-    extra="vision",
-    names=names,
     config=VisionConfig,
+    names=names,
     resolve=resolve,
     provenance=provenance,
-    job="sphere_replay.vision.job",
     tables=tables_in("sphere_replay.vision"),
     options=(
         Option("noise", "share of wrong labels (default: the preset's)", float, "RATE"),

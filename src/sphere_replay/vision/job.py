@@ -17,8 +17,7 @@ from sphere_replay.runs.recording import Recorder, Shown, moments_of
 from sphere_replay.vision.assembly import build_host
 from sphere_replay.vision.config import TAIL, VisionConfig
 from sphere_replay.vision.datasets import ImageData, load_images
-from sphere_replay.vision.encoders import load_encoder
-from sphere_replay.vision.encoding import encode_images
+from sphere_replay.vision.encoders import encode_images, load_encoder
 from sphere_replay.vision.evaluation import evaluate
 from sphere_replay.vision.stream import build_stream, keep_stream
 
@@ -272,7 +271,7 @@ class VisionJob:
     def _evaluate(self, turn: Turn) -> None:
         accuracies = evaluate(self._host, self._data, self.stream, turn.task)
         seen = ~accuracies.class_il.isnan()
-        counts = self.stream.test_labels.bincount(minlength=self.stream.num_classes)[seen].double()
+        counts = accuracies.counts[seen].double()
         overall = (accuracies.class_il[seen] * counts).sum() / counts.sum()
         self._anytime.append((turn.seen, float(overall)))
         if turn.last:

@@ -50,55 +50,40 @@ def corrupt(
 ) -> Tensor:
     """Noisy labels `[n]` at rate rho; `labels` stay as they are. `lookalikes`: asymmetric only."""
     kind = NoiseKind(kind)
+    _check(labels, rate, num_classes)
+    noisy = labels.clone()
+    if kind is NoiseKind.ASYMMETRIC:
+        taken_for = _targets(lookalikes, num_classes)
+        chosen = _exact_share(labels, rate, num_classes, generator)
+        noisy[chosen] = taken_for[labels[chosen]]
+        return noisy
     if kind is NoiseKind.SYMMETRIC:
-        return symmetric(labels, rate, num_classes, generator)
-    if kind is NoiseKind.SYMMETRIC_BERNOULLI:
-        return symmetric_bernoulli(labels, rate, num_classes, generator)
+        chosen = _exact_share(labels, rate, num_classes, generator)
+    else:
+        drawn = torch.rand(len(labels), generator=generator, dtype=torch.float64) < rate
+        chosen = drawn.nonzero().flatten()
+    # A step of 1..C-1 around the circle of classes reaches every other class, never its own.
+    steps = torch.randint(1, num_classes, (len(chosen),), generator=generator)
+    noisy[chosen] = (labels[chosen] + steps) % num_classes
+    return noisy
+
+
+def _targets(lookalikes: Mapping[int, int] | None, num_classes: int) -> Tensor:
+    """What each class is taken for, `[C]`; itself if it has no look-alike."""
     if lookalikes is None:
         raise ValueError(
             "asymmetric noise needs a map from class to look-alike; there is one for "
             f"{', '.join(LOOKALIKES)}; pass your own for other datasets, or use symmetric noise"
         )
-    return asymmetric(labels, rate, num_classes, generator, lookalikes)
-
-
-def symmetric(labels: Tensor, rate: float, num_classes: int, generator: torch.Generator) -> Tensor:
-    """Exactly round(rho n_c) labels of each class c become another class, uniformly."""
-    _check(labels, rate, num_classes)
-    chosen = _exact_share(labels, rate, num_classes, generator)
-    return _replace_uniformly(labels, chosen, num_classes, generator)
-
-
-def symmetric_bernoulli(
-    labels: Tensor, rate: float, num_classes: int, generator: torch.Generator
-) -> Tensor:
-    """Each label becomes another class with probability rho, uniformly."""
-    _check(labels, rate, num_classes)
-    chosen = torch.rand(len(labels), generator=generator, dtype=torch.float64) < rate
-    return _replace_uniformly(labels, chosen.nonzero().flatten(), num_classes, generator)
-
-
-def asymmetric(
-    labels: Tensor,
-    rate: float,
-    num_classes: int,
-    generator: torch.Generator,
-    lookalikes: Mapping[int, int],
-) -> Tensor:
-    """Exactly round(rho n_c) labels of each class in `lookalikes` become their look-alike."""
-    _check(labels, rate, num_classes)
-    target = torch.arange(num_classes)
+    targets = torch.arange(num_classes)
     for source, lookalike in lookalikes.items():
         if source == lookalike or not {source, lookalike} <= set(range(num_classes)):
             raise ValueError(
                 f"look-alike {source} -> {lookalike} must join two different classes in "
                 f"0..{num_classes - 1}"
             )
-        target[source] = lookalike
-    chosen = _exact_share(labels, rate, num_classes, generator)
-    noisy = labels.clone()
-    noisy[chosen] = target[labels[chosen]]
-    return noisy
+        targets[source] = lookalike
+    return targets
 
 
 def _check(labels: Tensor, rate: float, num_classes: int) -> None:
@@ -128,13 +113,3 @@ def _exact_share(
         order = torch.randperm(len(members), generator=generator)
         shares.append(members[order[: round(rate * len(members))]])
     return torch.cat(shares)
-
-
-def _replace_uniformly(
-    labels: Tensor, chosen: Tensor, num_classes: int, generator: torch.Generator
-) -> Tensor:
-    # A step of 1..C-1 around the circle of classes reaches every other class, never its own.
-    steps = torch.randint(1, num_classes, (len(chosen),), generator=generator)
-    noisy = labels.clone()
-    noisy[chosen] = (labels[chosen] + steps) % num_classes
-    return noisy

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from sphere_replay.errors import ConfigError, unknown
+from sphere_replay.config import one_of
 from sphere_replay.replay.selections import CALIBRATED_EVERY
 from sphere_replay.runs.table import SMALL_ENDING
 from sphere_replay.vision.config import OF_ENCODERS, VisionConfig
@@ -133,8 +133,7 @@ def resolve(
     **overrides: Any,
 ) -> VisionConfig:
     """The full configuration of a preset, with every default filled in."""
-    if preset not in names():
-        raise ConfigError(unknown("preset", preset, names()))
+    one_of("preset", preset, names())
     ending = next((ending for ending in VARIANTS if preset.endswith(ending)), "")
     dataset = preset.removesuffix(ending)
     settings: Settings = {
@@ -160,13 +159,10 @@ def resolve(
     config = VisionConfig(
         dataset=dataset, host=host, select=select, noise=noise, seed=seed, **settings
     )
-    known = set(VisionConfig.__dataclass_fields__)
     if isinstance(overrides.get("options"), dict):
         overrides["options"] = config.options | overrides["options"]
     overrides = VisionConfig.renamed(overrides)
-    for name in overrides:
-        if name not in known:
-            raise ConfigError(unknown("setting", name, sorted(known)))
+    VisionConfig.check_names(overrides)
     return replace(config, **overrides)
 
 

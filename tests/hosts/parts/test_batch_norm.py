@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hosts.workbench import Net, bits, generator, same_bits
-from sphere_replay.hosts.parts.batch_norm import frozen_statistics
+from sphere_replay.hosts.parts.extended_dark import frozen_statistics
 
 IMAGES = torch.rand(7, 1, 4, 4, generator=generator())
 

@@ -5,7 +5,11 @@ import math
 import pytest
 import torch
 
-from sphere_replay.hosts.parts.heads import future_constraint, mean_violation, past_constraint
+from sphere_replay.hosts.parts.extended_dark import (
+    future_constraint,
+    mean_violation,
+    past_constraint,
+)
 
 
 def test_future_heads_against_the_own_head() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sphere_replay.hosts.parts import mixture
 from sphere_replay.hosts.parts.mixture import NoSplitError, in_unit_interval, split_in_two
-from sphere_replay.hosts.parts.partition import LEAST, partition
+from sphere_replay.hosts.parts.parted_fit import LEAST, partition
 
 
 def clusters(low: int, high: int, seed: int = 0) -> Tensor:

@@ -14,7 +14,7 @@ from hosts.workbench import CLASSES, bits, generator, parts, same_bits, stream_b
 from sphere_replay.hosts import Batch, PuriDivER
 from sphere_replay.hosts.parts import mixture, parted_fit
 from sphere_replay.hosts.parts.mixture import NoSplitError
-from sphere_replay.hosts.parts.partition import Partition
+from sphere_replay.hosts.parts.parted_fit import Partition
 from sphere_replay.memory import Memory, PurityDiversity
 from sphere_replay.randomness import branched
 from sphere_replay.replay import MirTop

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hosts.workbench import generator
-from sphere_replay.hosts.parts.supcon import supervised_contrastive
+from sphere_replay.hosts.parts.extended_dark import supervised_contrastive
 
 LABELS = torch.tensor([0, 1, 0, 2, 1])
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosts.workbench import generator
-from sphere_replay.hosts.parts.heads import transplant
+from sphere_replay.hosts.parts.extended_dark import transplant
 
 BLOCK = slice(2, 4)
 LOGIT = st.floats(-8, 8, allow_nan=False, width=32)

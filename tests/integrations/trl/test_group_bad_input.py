@@ -10,8 +10,8 @@ from datasets import Dataset  # type: ignore[import-untyped]  # has no types
 import sphere_replay.integrations.trl as integration
 from integrations.trl.grpo import problems, trainer
 from sphere_replay.integrations.trl import GroupReplayArguments
-from sphere_replay.integrations.trl.checks import check_settings
 from sphere_replay.integrations.trl.problems import Problems
+from sphere_replay.integrations.trl.trainer import check_settings
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import torch
 
 from integrations.trl.grpo import PROGRAMS, Witness, problems, trainer
 from language import tiny
-from sphere_replay.integrations.trl.memory import ProblemMemory, admission_schedule
-from sphere_replay.integrations.trl.problems import Problems
+from sphere_replay.integrations.trl.problems import ProblemMemory, Problems, admission_schedule
 
 
 def test_the_schedule_follows_from_the_seed_alone() -> None:

@@ -7,17 +7,36 @@ it takes, the views of the stream that follows stay the same for all selections.
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from sphere_replay.errors import DivergenceError
 from sphere_replay.hosts.host import Batch, Host, HostParts, Step
-from sphere_replay.hosts.options import HostOptions, count, number, switch
-from sphere_replay.hosts.parts.appraisal import Appraisal, appraise
+from sphere_replay.hosts.options import HostOptions, count, number, share, switch
+from sphere_replay.hosts.parts.cutmix import Mixed, cutmix_sometimes, mixed_cross_entropy
 from sphere_replay.randomness import branched
+from sphere_replay.scoring import FoldedForward, Forward, cross_entropy_per_example
+from sphere_replay.scoring.folding import can_fold
 from sphere_replay.storage.trees import State
+
+_CHUNK = 512
+"""Stored examples that are appraised at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Appraisal:
+    """What a network thinks of n stored examples in evaluation mode, without a graph."""
+
+    losses: Tensor
+    """`[n]`: cross-entropy of the stored labels."""
+    features: Tensor
+    """`[n, d]`"""
+    logits: Tensor
+    """`[n, C]`"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,15 +100,16 @@ class MemoryFit(Host):
         if len(self.memory) < 2:
             return Step(0.0)  # one example has no batch statistics
         with branched(self.parts.augmentation):
-            return self._epoch(step)
+            losses = self._epoch(step)
+        return Step(sum(losses) / len(losses))
 
     def end_task(self, *, last: bool) -> None:
         """The fit is over."""
         self._fitting = None
 
     @abstractmethod
-    def _epoch(self, step: int) -> Step:
-        """Epoch 0, 1, ... of a fit to two memories or more."""
+    def _epoch(self, step: int) -> list[float]:
+        """Epoch 0, 1, ... of a fit to two memories or more; the loss of each update."""
 
     def _begin_fit(self) -> None:
         """Before the first epoch."""
@@ -160,6 +180,56 @@ class MemoryFit(Host):
         if state["fitting"] is not None:
             self._fitting = self._fit_optimizer()
             self._fitting.load_state_dict(state["fitting"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedFitOptions(FitOptions):
+    """Constants of a fit whose batches are mixed now and then."""
+
+    cutmix: float = share(0.5)
+    """Probability that a batch is mixed."""
+
+
+class MixedFit(MemoryFit):
+    """A fit by cross-entropy and CutMix, as GDumb has it and PuriDivER begins."""
+
+    OPTIONS: ClassVar[type[HostOptions]] = MixedFitOptions
+    options: MixedFitOptions
+
+    def _epoch(self, step: int) -> list[float]:
+        losses = []
+        for rows in self._batches(self._shuffled(torch.arange(len(self.memory)))):
+            chosen = self.memory.take(rows)
+            loss = self._cross_entropy(self._mix(self.view(chosen["x"]), chosen["y"]))
+            losses.append(self._update(loss, len(rows)))
+        return losses
+
+    def _mix(self, views: Tensor, labels: Tensor) -> Mixed:
+        return cutmix_sometimes(views, labels, self.parts.augmentation, self.options.cutmix)
+
+    def _cross_entropy(self, mixed: Mixed) -> Tensor:
+        return mixed_cross_entropy(self.run(mixed.images), mixed)
+
+
+def appraise(
+    network: nn.Module, images: Tensor, labels: Tensor, prepare: Callable[[Tensor], Tensor]
+) -> Appraisal:
+    """One pass over stored images `[n, ...]`; batch norms are folded where that is exact.
+
+    The network is in training mode afterwards.
+    """
+    own: Any = network.forward_features
+    forward: Forward = FoldedForward(network) if can_fold(network) else own
+    network.eval()
+    with torch.no_grad():
+        outputs = [forward(prepare(part)) for part in torch.split(images, _CHUNK)]
+    network.train()
+    features, logits = (torch.cat(values) for values in zip(*outputs, strict=True))
+    losses = cross_entropy_per_example(logits, labels)
+    if not bool(losses.isfinite().all()):
+        number = int((~losses.isfinite()).nonzero()[0])
+        raise DivergenceError(f"the loss of stored example {number} is {float(losses[number])}")
+    return Appraisal(losses, features, logits)
 
 
 def warm_restart_lr(epoch: int, high: float, low: float) -> float:

@@ -17,28 +17,47 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 from sphere_replay.allocation.sampling import Scheme, draw
-from sphere_replay.hosts.host import HostParts, Step
-from sphere_replay.hosts.options import HostOptions, count, share, switch
-from sphere_replay.hosts.parts.cutmix import Mixed, cutmix_sometimes, mixed_cross_entropy
-from sphere_replay.hosts.parts.memory_fit import FitOptions, MemoryFit
-from sphere_replay.hosts.parts.mixture import CONSTANTS, UNFINISHED, NoSplitError
-from sphere_replay.hosts.parts.partition import LEAST, Partition, partition
+from sphere_replay.hosts.host import HostParts
+from sphere_replay.hosts.options import HostOptions, count, switch
+from sphere_replay.hosts.parts.cutmix import mixed_cross_entropy
+from sphere_replay.hosts.parts.memory_fit import MixedFit, MixedFitOptions
+from sphere_replay.hosts.parts.mixture import (
+    CONSTANTS,
+    UNFINISHED,
+    NoSplitError,
+    Split,
+    in_unit_interval,
+    split_in_two,
+)
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.replay import Weigher
 from sphere_replay.scoring.restoring import modules_restored
 from sphere_replay.storage.trees import State
 
+LEAST = 3
+"""Examples that a part must have to be learned from."""
 LARGEST_PART = 16
 """Batches of doubtful memories are at most this many times as large as a clean one: with a handful
 of clean memories a step would otherwise hold views of all others."""
 
 
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Indices of clean, ambiguous and incorrect examples, rising: each is in exactly one part."""
+
+    clean: Tensor
+    ambiguous: Tensor
+    incorrect: Tensor
+    trust: Tensor
+    """Probability `[n]` that an example's label is right: its posterior of the low-loss group."""
+    converged: bool = True
+    """Whether both mixtures did."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class PartedFitOptions(FitOptions):
+class PartedFitOptions(MixedFitOptions):
     """Constants of a fit in parts."""
 
-    cutmix: float = share(0.5)
-    """Probability that a batch is mixed."""
     warm_up: int = count(10)
     """Epochs of plain cross-entropy before the memory is parted."""
     strong_views: bool = switch(True)
@@ -51,7 +70,7 @@ class PartedFitOptions(FitOptions):
     """Whether the selection draws the clean memories."""
 
 
-class PartedFit(MemoryFit):
+class PartedFit(MixedFit):
     """A host that fits its memory in parts. How it learns from the stream is for subclasses."""
 
     OPTIONS: ClassVar[type[HostOptions]] = PartedFitOptions
@@ -74,10 +93,10 @@ class PartedFit(MemoryFit):
         super()._begin_fit()
         self._weigher.forget()
 
-    def _epoch(self, step: int) -> Step:
+    def _epoch(self, step: int) -> list[float]:
         """The network goes on from where the stream has left it."""
         parts = self._parts() if step >= self.options.warm_up else None
-        return self._plain_epoch() if parts is None else self._parted_epoch(parts)
+        return super()._epoch(step) if parts is None else self._parted_epoch(parts)
 
     def _parts(self) -> Partition | None:
         """The memory as the network sees it now; None, with a note, if it has no three parts."""
@@ -91,15 +110,7 @@ class PartedFit(MemoryFit):
             self.note(UNFINISHED)
         return parts
 
-    def _plain_epoch(self) -> Step:
-        losses = []
-        for rows in self._batches(self._shuffled(torch.arange(len(self.memory)))):
-            chosen = self.memory.take(rows)
-            loss = self._cross_entropy(self._mix(self.view(chosen["x"]), chosen["y"]))
-            losses.append(self._update(loss, len(rows)))
-        return Step(sum(losses) / len(losses))
-
-    def _parted_epoch(self, parts: Partition) -> Step:
+    def _parted_epoch(self, parts: Partition) -> list[float]:
         relabelled, consistent = parts.incorrect, parts.ambiguous
         if self.options.relabel_confident:
             relabelled, consistent = consistent, relabelled
@@ -113,7 +124,7 @@ class PartedFit(MemoryFit):
             loss = self._parted_loss(rows, doubted, unlabelled, parts.trust[doubted])
             views = len(rows) + 2 * (len(doubted) + len(unlabelled))
             losses.append(self._update(loss, views))
-        return Step(sum(losses) / len(losses))
+        return losses
 
     def _parted_loss(
         self, clean: Tensor, relabelled: Tensor, consistent: Tensor, trust: Tensor
@@ -123,7 +134,11 @@ class PartedFit(MemoryFit):
         unlabelled = self.memory.take(consistent)["x"]
         mixed = self._mix(self.view(trusted["x"]), trusted["y"])
         doubtful = torch.cat([doubted["x"], unlabelled])
-        views = [mixed.images, self.view(doubtful), self._strong_view(doubtful)]
+        views = [mixed.images, self.view(doubtful)]
+        if self.options.strong_views:
+            views.append(self.parts.views.strengthen(doubtful, self.parts.augmentation))
+        else:
+            views.append(self.view(doubtful))
         sizes = [len(clean), *[len(relabelled), len(consistent)] * 2]
         outputs = torch.split(self.run(torch.cat(views)), sizes)
         logits, weak, steady, strong, moved = outputs
@@ -155,17 +170,6 @@ class PartedFit(MemoryFit):
         chances = as_probabilities(weighting.weights.cpu())
         return clean[draw(chances, len(clean), Scheme.REPLACEMENT, self.parts.augmentation)]
 
-    def _strong_view(self, images: Tensor) -> Tensor:
-        if not self.options.strong_views:
-            return self.view(images)
-        return self.parts.views.strengthen(images, self.parts.augmentation)
-
-    def _mix(self, views: Tensor, labels: Tensor) -> Mixed:
-        return cutmix_sometimes(views, labels, self.parts.augmentation, self.options.cutmix)
-
-    def _cross_entropy(self, mixed: Mixed) -> Tensor:
-        return mixed_cross_entropy(self.run(mixed.images), mixed)
-
     def state_dict(self) -> State:
         """The state of a host that fits, and what its clean memories were weighed by."""
         return super().state_dict() | {"weigher": self._weigher.state_dict()}
@@ -174,6 +178,40 @@ class PartedFit(MemoryFit):
         """Continue where `state_dict` was taken."""
         super().load_state_dict(state)
         self._weigher.load_state_dict(state["weigher"])
+
+
+def partition(losses: Tensor, logits: Tensor) -> Partition:
+    """Split examples by their losses `[n]` and logits `[n, C]`, all on the CPU afterwards.
+
+    One mixture splits all examples by their loss: low is clean. A second one splits the others by
+    how unsure the network is of them, u = 1 - max softmax: low is ambiguous, high is incorrect.
+
+    Raises:
+        NoSplitError: if there are no groups to be found, or one of them has fewer than three
+            examples.
+    """
+    by_loss = _split(in_unit_interval(losses), "losses")
+    clean = by_loss.is_low.nonzero().squeeze(1)
+    doubtful = (~by_loss.is_low).nonzero().squeeze(1)
+    if len(clean) < LEAST:
+        raise NoSplitError("fewer than 3 clean memories")
+    if len(doubtful) < LEAST:
+        raise NoSplitError("fewer than 3 memories of high loss")
+    uncertainties = 1 - logits.double().softmax(dim=1).amax(dim=1).cpu()
+    by_doubt = _split(uncertainties[doubtful], "uncertainties")
+    ambiguous, incorrect = doubtful[by_doubt.is_low], doubtful[~by_doubt.is_low]
+    for name, part in (("ambiguous", ambiguous), ("incorrect", incorrect)):
+        if len(part) < LEAST:
+            raise NoSplitError(f"fewer than 3 {name} memories")
+    converged = by_loss.converged and by_doubt.converged
+    return Partition(clean, ambiguous, incorrect, by_loss.low, converged)
+
+
+def _split(values: Tensor, what: str) -> Split:
+    try:
+        return split_in_two(values)
+    except NoSplitError as error:
+        raise NoSplitError(f"no two groups of {what}") from error
 
 
 def relabel(labels: Tensor, trust: Tensor, predicted: Tensor) -> Tensor:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from sphere_replay.extras import lazily
 from sphere_replay.integrations.transformers.callback import SphereCallback
-from sphere_replay.integrations.transformers.matrix import EvaluationMatrix
-from sphere_replay.integrations.transformers.mixin import ReplayMixin
+from sphere_replay.integrations.transformers.mixin import (
+    ReplayMixin,
+    SphereSeq2SeqTrainer,
+    SphereTrainer,
+)
 from sphere_replay.integrations.transformers.session import ReplayArguments, ReplaySession
-from sphere_replay.integrations.transformers.task_evaluation import TaskEvaluation
+from sphere_replay.integrations.transformers.task_evaluation import EvaluationMatrix, TaskEvaluation
 from sphere_replay.integrations.transformers.tasks import TaskSequence
-from sphere_replay.integrations.transformers.trainers import SphereSeq2SeqTrainer, SphereTrainer
 
 if TYPE_CHECKING:
     from sphere_replay.integrations.transformers.sft import SphereSFTTrainer

@@ -1,7 +1,6 @@
 """Callbacks: replay's part of checkpoints and logs, and replay itself where one cannot subclass."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -109,9 +108,12 @@ class SphereCallback(TrainerCallback):
         model: nn.Module = kwargs["model"]
         clips = bool(args.max_grad_norm and args.max_grad_norm > 0)
         scaler = getattr(kwargs["optimizer"], "scaler", None)
-        with self._not_noting():
+        self._replaying = True
+        try:
             # Clipping has already taken the scaler's factor out.
             self.session.step(model, scaler, unscaled=clips)
+        finally:
+            self._replaying = False
         if clips:
             nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
 
@@ -145,14 +147,6 @@ class SphereCallback(TrainerCallback):
                     "out); use a trainer of this package"
                 )
             self.session.keep(inputs)
-
-    @contextmanager
-    def _not_noting(self) -> Iterator[None]:
-        self._replaying = True
-        try:
-            yield
-        finally:
-            self._replaying = False
 
     def _stop_watching(self) -> None:
         if self._hook is not None:
@@ -196,12 +190,12 @@ def check_sharding(args: TrainingArguments, model: nn.Module) -> None:
 def check_lengths(dataset: Any, longest: int | None) -> None:
     """No example of a tokenized training set is longer than the model's limit."""
     if longest is not None:
-        check_length(max(map(len, _column(dataset, "input_ids")), default=0), longest)
+        check_length(max(map(len, column_of(dataset, "input_ids")), default=0), longest)
 
 
 def check_targets(dataset: Any, *, encoder_decoder: bool) -> None:
     """Some example of a tokenized training set has a label that counts."""
-    rows = _column(dataset, "labels")
+    rows = column_of(dataset, "labels")
     given = 0 if encoder_decoder else 1  # a decoder is given its first token
     if rows and not any(label != IGNORED for row in rows for label in row[given:]):
         raise DataError(
@@ -210,7 +204,7 @@ def check_targets(dataset: Any, *, encoder_decoder: bool) -> None:
         )
 
 
-def _column(dataset: Any, name: str) -> Sequence[Any]:
+def column_of(dataset: Any, name: str) -> Sequence[Any]:
     """A column of a tokenized training set; empty if it is tokenized on the fly."""
     if name in (getattr(dataset, "column_names", None) or ()) and hasattr(dataset, "__len__"):
         column: Sequence[Any] = dataset[name]

@@ -6,16 +6,18 @@ is the window's stream offered to the memory. Clipping, the optimizer and all el
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers import Seq2SeqTrainer, Trainer
 
 from sphere_replay.errors import DataError
 from sphere_replay.integrations.transformers.callback import (
     ReplayBookkeeping,
     check_trainer,
+    column_of,
 )
 from sphere_replay.integrations.transformers.session import (
     ReplayArguments,
@@ -29,7 +31,7 @@ from sphere_replay.integrations.transformers.zero import at_update_end, check_ze
 from sphere_replay.language import Examples, Replayed
 
 if TYPE_CHECKING:
-    from transformers import Trainer as _Trainer
+    _Trainer = Trainer
 else:
     _Trainer = object
 
@@ -137,14 +139,7 @@ class ReplayMixin(_Trainer):
 
     def _names_in(self, field: str) -> list[str]:
         """The names of the training set's tasks, in order; none if they are numbers."""
-        dataset: Any = self.train_dataset
-        if getattr(dataset, "column_names", None) is not None and hasattr(dataset, "__len__"):
-            tasks: Iterable[Any] = dataset[field]
-        elif isinstance(dataset, list):
-            tasks = [example[field] for example in dataset]
-        else:
-            return []
-        tasks = list(tasks)
+        tasks = list(column_of(self.train_dataset, field))
         shuffled = self.task_evaluation is None and not keeps_order(self.args)
         if problem := disorder(tasks, shuffled=shuffled):
             warnings.warn(problem, stacklevel=3)
@@ -165,6 +160,14 @@ class ReplayMixin(_Trainer):
         """Not the wrapper of distributed training: replay gathers gradients itself."""
         assert self.model is not None
         return self.model
+
+
+class SphereTrainer(ReplayMixin, Trainer):
+    """`transformers.Trainer` with replay, for decoder-only language models."""
+
+
+class SphereSeq2SeqTrainer(ReplayMixin, Seq2SeqTrainer):
+    """`transformers.Seq2SeqTrainer` with replay, for encoder-decoder language models."""
 
 
 class _WithTasks:

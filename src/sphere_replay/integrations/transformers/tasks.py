@@ -53,7 +53,11 @@ class TaskSequence:
         self.passes = passes
         self._examples, self._seed = examples, seed
         self._train = {name: _split(data, ("train",)) for name, data in train.items()}
-        held_out = {name: _split(data, _HELD_OUT) for name, data in train.items() if _parted(data)}
+        held_out = {
+            name: _split(data, _HELD_OUT)
+            for name, data in train.items()
+            if isinstance(data, Mapping) and any(split in data for split in _HELD_OUT)
+        }
         self.evaluation: dict[str, Any] = {**held_out, **(evaluation or {})}
         """The evaluation set of each task that has one."""
         self._check()
@@ -205,10 +209,6 @@ def disorder(tasks: Iterable[object], *, shuffled: bool) -> str | None:
             'train_sampling_strategy="sequential", or pass train_dataset=TaskSequence({...})'
         )
     return None
-
-
-def _parted(data: Any) -> bool:
-    return isinstance(data, Mapping) and any(name in data for name in _HELD_OUT)
 
 
 def _split(data: Any, names: tuple[str, ...]) -> Any:

@@ -1,7 +1,7 @@
 """Frozen embeddings of the training prompts: where problems lie relative to one another."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from sphere_replay.errors import DataError
 from sphere_replay.integrations.trl.problems import PROMPT, Problems
 from sphere_replay.language import Ranks, token_batches
 from sphere_replay.language.forward import states_picked
+from sphere_replay.language.rows import pad_prompts
 from sphere_replay.scoring import is_sharded, resharded
 from sphere_replay.scoring.restoring import modules_restored, random_state_restored
 
@@ -44,7 +45,7 @@ def prompt_embeddings(trainer: Any, problems: Problems, ranks: Ranks) -> Tensor:
         resharded(model),
         modules_restored(model, training=False),
         random_state_restored(device),
-        _without_adapters(model),
+        model.disable_adapter() if hasattr(model, "get_base_model") else nullcontext(),
     ):
         pooled = torch.cat(
             [_mean_states(model, [tokens[int(i)] for i in asked[part]], device) for part in parts]
@@ -54,24 +55,12 @@ def prompt_embeddings(trainer: Any, problems: Problems, ranks: Ranks) -> Tensor:
 
 
 def _mean_states(model: Any, rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    width = max(map(len, rows))
-    ids = torch.zeros(len(rows), width, dtype=torch.int64)
-    mask = torch.zeros_like(ids)
-    for index, row in enumerate(rows):
-        ids[index, : len(row)] = torch.tensor(row)
-        mask[index, : len(row)] = 1
-    mask = mask.to(device)
+    inputs = pad_prompts(rows, 0, device)
+    mask = inputs["attention_mask"]
     # Logits of whole prompts would be the largest tensor: the head sees one state of each.
     first = torch.zeros_like(mask, dtype=torch.bool)
     first[:, 0] = True
     with states_picked(model, first) as seen:
-        model(input_ids=ids.to(device), attention_mask=mask, use_cache=False)
+        model(**inputs, use_cache=False)
     states = seen[0].float() * mask[..., None]
     return (states.sum(1) / mask.sum(1, keepdim=True)).cpu()
-
-
-def _without_adapters(model: Any) -> AbstractContextManager[Any]:
-    off: AbstractContextManager[Any] = (
-        model.disable_adapter() if hasattr(model, "get_base_model") else nullcontext()
-    )
-    return off

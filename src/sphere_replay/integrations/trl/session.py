@@ -23,8 +23,7 @@ from sphere_replay.integrations.trl.groups import (
     differs,
     sample_candidates,
 )
-from sphere_replay.integrations.trl.memory import ProblemMemory
-from sphere_replay.integrations.trl.problems import Problems
+from sphere_replay.integrations.trl.problems import ProblemMemory, Problems
 from sphere_replay.language import Ranks
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.randomness import generator_for, globally_seeded
