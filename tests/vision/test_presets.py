@@ -112,7 +112,7 @@ def test_small_presets_differ_in_scale_alone(
         small, full = resolve(f"{preset}-small", host), resolve(preset, host)
         assert (small.width, small.limit, small.channels_last) == (width, limit, True)
         assert (small.pool, small.tail_limit) == (pool, 1000 if pool else None)
-        scale = {"width": 64, "limit": None, "pool": None, "tail_limit": None}
+        scale: dict[str, Any] = {"width": 64, "limit": None, "pool": None, "tail_limit": None}
         rescaled = replace(small, **scale, channels_last=False, options=full.options)
         assert rescaled == full
         differing = {name for name in full.options if small.options[name] != full.options[name]}

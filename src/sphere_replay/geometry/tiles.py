@@ -261,7 +261,7 @@ class TileGeometry:
         ranks = [below + (pairs - below - 1) // 2, below + (pairs - below) // 2]
         if self._small:
             (values,) = self._pair_values()
-            low, high = values.sort().values[ranks].tolist()
+            low, high = map(float, values.sort().values[ranks])
         else:
             low, high = order_statistics(
                 self._pair_values, ranks, self.dtype, self._counts_together
