@@ -20,6 +20,8 @@ from sphere_replay.allocation import (
 )
 from sphere_replay.allocation.smoothing import LeaveOneOutSmoother
 from sphere_replay.geometry import Cosine, Precomputed, SquaredEuclidean, build_geometry
+from sphere_replay.geometry.calibration import effective_sizes, scale_by_sizes
+from sphere_replay.numeric import median
 from strategies import Scored, features, scored
 from tensors import random, random_memories
 
@@ -70,6 +72,25 @@ class TestBandwidths:
         scales = geometry.kernel_scales([1.5, 3.0, 8.0, 20.0, 29.0, 30.0, 99.0])
         assert scales == sorted(scales)
         assert scales[0] < scales[4] < scales[5] == scales[6]
+
+    @pytest.mark.parametrize("spread", [1e-3, 0.1, 1.0, 10.0])
+    def test_take_a_few_looks_from_a_guess_and_a_few_more_without(self, spread: float) -> None:
+        rows = random(10, 32).repeat_interleave(30, dim=0) + spread * random(300, 32, seed=1)
+        costs = torch.cdist(rows, rows).square()
+        for wanted in (8.0, 40.0):
+            looks: list[float] = []
+
+            def sizes(eps: float, looks: list[float] = looks) -> Tensor:
+                looks.append(eps)
+                return effective_sizes(costs, eps)
+
+            eps = scale_by_sizes(sizes, float(costs.max()), wanted, 0.0)
+            assert len(looks) <= 15
+            assert median(effective_sizes(costs, eps)) == pytest.approx(wanted, rel=HIT)
+            looks.clear()
+            again = scale_by_sizes(sizes, float(costs.max()), wanted, 1.1 * eps)
+            assert len(looks) <= 6
+            assert again == pytest.approx(eps, rel=0.01)
 
     @pytest.mark.parametrize("size", [1, 50])
     def test_coincident_memories_have_the_floor(self, size: int) -> None:

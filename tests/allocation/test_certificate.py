@@ -95,6 +95,16 @@ def test_whatever_is_wrong_with_a_kernel_lies_inside(name: str, level: float) ->
         assert found.error.total_variation <= 40 * level + 1e-4
 
 
+def test_an_approximate_kernel_moves_as_much_mass_as_an_exact_one() -> None:
+    increments, features, _ = memories(0)
+    noisy: Geometry = Noisy(features, 0.3, 0)
+    found = allocate(increments.double(), noisy)
+    passed = found.target * (found.consensus > 0)
+    assert float(found.target.sum()) == pytest.approx(1.0, abs=1e-12)
+    assert float(found.sensitivity.sum()) == pytest.approx(float(passed.sum()), abs=1e-12)
+    assert found.mass == pytest.approx(0.5 + 0.5 * float(passed.sum()), abs=1e-12)
+
+
 @pytest.mark.parametrize("kind", ["cells", "sparse", "low-rank"])
 def test_true_errors_of_large_geometries_lie_inside(
     kind: str, monkeypatch: pytest.MonkeyPatch

@@ -159,6 +159,31 @@ def test_many_clusters_that_are_far_are_seen_in_all_their_directions() -> None:
     assert float((found / wanted - 1).abs().mean()) < 6e-4
 
 
+@pytest.mark.parametrize("name", DISTANCES)
+def test_cells_with_little_part_in_the_kernel_count_as_one_that_varies(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = clustered(3000, 32, clusters=60, spread=0.4)
+    dense = DenseGeometry(source(features, DISTANCES[name]))
+    eps, ones = float(dense.neighbor_radius([25]).median()), torch.ones(len(features))
+    wanted = dense.apply_kernel(eps, ones)
+
+    def error(told_apart: int) -> float:
+        monkeypatch.setattr("sphere_replay.geometry.far._TOLD_APART", told_apart)
+        geometry = CellGeometry(source(features, DISTANCES[name]), pairs=100)
+        assert len(geometry.cells) > 150
+        return float((geometry.apply_kernel(eps, ones) / wanted - 1).abs().mean())
+
+    every = error(1000)
+    varied = error(40)
+    assert varied < 3 * every
+    monkeypatch.setattr(
+        "sphere_replay.geometry.far.Far._variation",
+        lambda far, slopes: slopes.new_zeros(slopes.shape[1], slopes.shape[1]),
+    )
+    assert error(40) > 1.5 * varied
+
+
 def test_sparse_and_low_rank_do_as_they_are_told() -> None:
     features = clustered(1500)
     ones = torch.ones(1500)

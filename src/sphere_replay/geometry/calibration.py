@@ -72,8 +72,8 @@ def scale_by_sizes(
             return math.exp(highest)
         guess = largest * _START
     below, above = lowest, highest  # the root lies between them
-    place, excess, slope, moved = math.log(guess), 0.0, _SLOPE, 0.0
-    for step in range(_STEPS):
+    place, excess, slope, moved = math.log(guess), math.inf, _SLOPE, 0.0
+    for _ in range(_STEPS):
         before, excess = excess, excess_at(place)
         if abs(excess) < _TOLERANCE:
             break
@@ -81,11 +81,12 @@ def scale_by_sizes(
         if moved and (excess - before) / moved > 0:
             slope = (excess - before) / moved
         enclosed = below > lowest and above < highest
+        stuck = abs(excess) > abs(before) / 2
         reach = abs(excess) / slope
-        if not enclosed:  # on a plateau, slopes of elsewhere are no measure of the way
+        if stuck and not enclosed:  # on a plateau, slopes of elsewhere are no measure of the way
             reach = max(reach, 2 * abs(moved))
         here, place = place, place - math.copysign(min(reach, _LEAP), excess)
-        if not below < place < above or (enclosed and step % 4 == 3):
+        if not below < place < above or (stuck and enclosed):
             place = (below + above) / 2  # secants are fast and halving is sure
         moved = place - here
     return math.exp(place)
