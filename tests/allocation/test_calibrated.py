@@ -92,6 +92,13 @@ class TestBandwidths:
             assert len(looks) <= 6
             assert again == pytest.approx(eps, rel=0.01)
 
+    def test_of_many_scales_with_the_wanted_neighbours_the_least_is_meant(self) -> None:
+        pairs = random(10, 4, dtype=torch.float64).repeat_interleave(2, dim=0)
+        near = pairs + 1e-6 * random(20, 4, seed=1, dtype=torch.float64)
+        scale = build_geometry(near).kernel_scales([2.0])[0]
+        assert scale < 1e-8  # pairs are told from others up to scales a million times as wide
+        assert build_geometry(pairs).kernel_scales([2.0]) == [0.0]
+
     @pytest.mark.parametrize("size", [1, 50])
     def test_coincident_memories_have_the_floor(self, size: int) -> None:
         assert CalibratedScales().bandwidths(build_geometry(torch.ones(size, 3))) == (1e-12, 1e-12)

@@ -99,11 +99,12 @@ def _distance(one: Tensor, other: Tensor) -> float:
 def _told_apart(case: Case, base: Allocation) -> float:
     """What rounding may change where temperatures are so low that they show it."""
     eps = torch.finfo(case.precision).eps
-    if case.recipe.control in MATCHING:
-        return 10 * math.sqrt(eps)  # near equal probabilities, ESS changes with their square
+    # Matched ones take over an ESS; of near equal probabilities it changes with their square.
+    matched = 10 * math.sqrt(eps) if case.recipe.control in MATCHING else 0.0
     if base.temperature == 0:
-        return 0.0
-    return min(1.0, 4 * eps * float(case.increments.double().abs().max()) / base.temperature)
+        return matched
+    largest = float(case.increments.double().abs().max())
+    return min(1.0, matched + 4 * eps * largest / base.temperature)
 
 
 def _single(values: Tensor) -> Tensor:

@@ -11,6 +11,11 @@ def test_allocations(first: int) -> None:
     assert {seed: problems for seed, problems in found.items() if problems} == {}
 
 
+@pytest.mark.parametrize("seed", [30069132, 30223294, 30267374, 30328252, 30367746, 30465271])
+def test_what_was_once_found_is_found_no_more(seed: int) -> None:
+    assert allocations.look(seed).problems == []
+
+
 def test_damaged_files_are_answered_with_a_sentence() -> None:
     found = {seed: files.look(seed).problems for seed in range(25)}
     assert {seed: problems for seed, problems in found.items() if problems} == {}

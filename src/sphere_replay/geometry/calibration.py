@@ -28,6 +28,10 @@ _LEAP = math.log(16.0)
 _TOLERANCE = 1e-3
 """Of log N_eff."""
 
+_FLAT, _NOTCH, _EDGE = 0.1, math.log(1.25), 1e-6
+"""The slope of a plateau, which many scales are on: the least of them is meant. How far a look to
+the left goes to measure a slope, and how sharply the end of a plateau is found."""
+
 _STEPS = 100
 
 
@@ -47,7 +51,7 @@ def scale_of_neighbors(costs: Tensor, neighbors: float, guess: float = 0.0) -> f
     """The eps at which the median N_eff of costs `[n, m]` is `neighbors`.
 
     0 if coincident memories alone are as many, and the end of the search, where all memories count
-    alike, if all together are too few. A good `guess` shortens the search.
+    alike, if all together are not more. A good `guess` shortens the search.
     """
     return scale_by_sizes(
         lambda eps: effective_sizes(costs, eps), float(costs.max()), neighbors, guess
@@ -68,7 +72,7 @@ def scale_by_sizes(
     if not 0 < guess < largest:  # it may be that there is no root
         if excess_at(lowest) >= -_TOLERANCE:
             return 0.0
-        if excess_at(highest) <= 0:
+        if excess_at(highest) <= _TOLERANCE:
             return math.exp(highest)
         guess = largest * _START
     below, above = lowest, highest  # the root lies between them
@@ -76,6 +80,8 @@ def scale_by_sizes(
     for _ in range(_STEPS):
         before, excess = excess, excess_at(place)
         if abs(excess) < _TOLERANCE:
+            if not moved:
+                slope = (excess - excess_at(place - _NOTCH)) / _NOTCH
             break
         below, above = (place, above) if excess < 0 else (below, place)
         if moved and (excess - before) / moved > 0:
@@ -89,4 +95,11 @@ def scale_by_sizes(
         if not below < place < above or (stuck and enclosed):
             place = (below + above) / 2  # secants are fast and halving is sure
         moved = place - here
+    if slope > _FLAT:
+        return math.exp(place)
+    if below == lowest and excess_at(lowest) >= -_TOLERANCE:
+        return 0.0
+    while place - below > _EDGE:
+        middle = (below + place) / 2
+        below, place = (middle, place) if excess_at(middle) < -_TOLERANCE else (below, middle)
     return math.exp(place)
