@@ -191,7 +191,8 @@ class CalibratedScales:
 
     eps_s and eps_T are such that the median N_eff over a sample of the memories is `neighbors` and
     `far`. However much distances concentrate, a neighbourhood then stays a neighbourhood. Fewer
-    memories than wanted count all alike; where more coincide than wanted, eps is the floor.
+    memories than wanted count all alike; where more coincide than wanted, eps is the floor; where
+    many scales give what is wanted, as among pairs of twins, it is the least of them.
 
     Attributes:
         neighbors: Wanted N_eff of the aggregation kernel, the memory itself included.
