@@ -72,7 +72,7 @@ class Plan(harness.Plan):
     peers_up_to: int = 1000
     warm_up_below: int = 8000
     """Calls of seconds need no warm-up."""
-    busy_at: Sequence[int] = (4000,)
+    busy_at: Sequence[int] = (500, 4000)
     trained_at: Sequence[int] = (500, 4000)
     calibrated_at: Sequence[int] = (500,)
     """Sizes of the further cells, among those that are measured anyway."""
@@ -343,13 +343,13 @@ BENCHMARK = Benchmark(
 
         Torch splits each operation over its threads, which spin until the last is done; with
         another process on a core that is most of the time. Here each thread takes whole pieces
-        of four tiles, alone, and whoever is held up delays nobody. Pieces and their order do
-        not depend on the threads, and beyond one tile (m > 512) neither does any bit of the
-        result.
+        of four tiles, alone, and whoever is held up delays nobody; what is no tile, and up to
+        1,024 memories everything, runs in one thread. Pieces and their order do not depend on
+        the threads, and so neither does any bit of the result.
 
         Trained features lie in clusters, where |a|² + |b|² - 2ab loses digits. Points are then
         seen from the nearest of up to 64 anchors, which keeps the products in float32; float64
-        is left to scales that are tiny even within clusters, to square roots, and to memories
-        of one tile.
+        is left to scales that are tiny even within clusters, to square roots, and to up to 512
+        memories.
     """,
 )

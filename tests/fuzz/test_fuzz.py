@@ -11,7 +11,9 @@ def test_allocations(first: int) -> None:
     assert {seed: problems for seed, problems in found.items() if problems} == {}
 
 
-@pytest.mark.parametrize("seed", [30069132, 30223294, 30267374, 30328252, 30367746, 30465271])
+@pytest.mark.parametrize(
+    "seed", [30069132, 30223294, 30267374, 30328252, 30367746, 30465271, 50044584]
+)
 def test_what_was_once_found_is_found_no_more(seed: int) -> None:
     assert allocations.look(seed).problems == []
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay import Sphere, allocate
-from sphere_replay.geometry.threads import in_order
+from sphere_replay.geometry.threads import in_order, unsplit, usable
 from tensors import random
 
 CPU = torch.device("cpu")
@@ -43,6 +43,23 @@ def test_a_failure_reaches_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         list(in_order(lambda piece: 1 / piece, [2, 1, 0, 1], CPU))
     assert list(in_order(abs, [-1, -2], CPU)) == [1, 2]
+
+
+def test_whole_work_is_not_split_but_its_pieces_are_spread() -> None:
+    torch.set_num_threads(3)
+
+    def work() -> tuple[int, int, list[int], bool]:
+        each = list(in_order(lambda _: torch.get_num_threads(), range(5), CPU))
+        return torch.get_num_threads(), usable(), each, torch.is_grad_enabled()
+
+    with torch.no_grad():
+        assert unsplit(work) == (1, 3, [1] * 5, False)
+    assert unsplit(work)[-1]
+    with pytest.raises(ZeroDivisionError):
+        unsplit(lambda: 1 / 0)
+    with torch.inference_mode():
+        assert unsplit(torch.is_inference_mode_enabled)
+    assert torch.get_num_threads() == usable() == 3
 
 
 @pytest.mark.parametrize("name", ["vision", "calibrated", "instruct"])

@@ -30,7 +30,8 @@ from sphere_replay.allocation.smoothing import (
 )
 from sphere_replay.allocation.transport import transport
 from sphere_replay.geometry import Geometry, PermutedGeometry, build_geometry, exact_rows
-from sphere_replay.geometry.build import DEFAULT_BUDGET, Kind
+from sphere_replay.geometry.build import DEFAULT_BUDGET, EXACT_UP_TO, Kind
+from sphere_replay.geometry.threads import unsplit
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
 from sphere_replay.validation import check_increments
 
@@ -104,26 +105,44 @@ def allocate(
         raise ValueError(
             f"{len(delta)} increments but {len(features)} feature rows: both need one per memory"
         )
-    places = (
-        build_geometry(features, recipe.distance, budget=budget, kind=geometry)
-        if isinstance(features, Tensor)
-        else features
-    )
-    if places.size != len(delta):
-        raise ValueError(f"{len(delta)} increments but a geometry of {places.size} memories")
-    delta = delta.to(places.device, accumulation_dtype(places.device))
-    delta = delta.masked_fill(delta.abs() < SMALLEST_INCREMENT, 0.0)
-    if recipe.control is Control.PERMUTED:
-        places = _shuffled(places, recipe, generator)
-    precision = torch.promote_types(increments.dtype, torch.float32)
-    rounding = max(torch.finfo(precision).eps, torch.finfo(places.dtype).eps)
-    result, trace = solve(delta, places, recipe, running_scale, rounding)
-    if labels is not None:
-        labels = labels.to(places.device)
-        result = _with_backing(result, places, labels, recipe, generator)
-    result = replace(result, error=certify(result, trace, delta, places, recipe, labels))
+
+    def work() -> Allocation:
+        places = (
+            build_geometry(features, recipe.distance, budget=budget, kind=geometry)
+            if isinstance(features, Tensor)
+            else features
+        )
+        return _allocated(delta, places, recipe, labels, running_scale, generator)
+
+    # Beyond, single operations are long enough to be worth splitting.
+    on_cpu = features.device.type == "cpu"
+    result = unsplit(work) if on_cpu and len(delta) <= EXACT_UP_TO else work()
     if isinstance(features, Tensor) and Kind(geometry) is Kind.AUTO:
         warn_if_poor(result.error, len(delta))
+    return result
+
+
+def _allocated(
+    increments: Tensor,
+    geometry: Geometry,
+    recipe: Sphere,
+    labels: Tensor | None,
+    running_scale: float | None,
+    generator: torch.Generator | None,
+) -> Allocation:
+    if geometry.size != len(increments):
+        raise ValueError(f"{len(increments)} increments but a geometry of {geometry.size} memories")
+    delta = increments.to(geometry.device, accumulation_dtype(geometry.device))
+    delta = delta.masked_fill(delta.abs() < SMALLEST_INCREMENT, 0.0)
+    if recipe.control is Control.PERMUTED:
+        geometry = _shuffled(geometry, recipe, generator)
+    precision = torch.promote_types(increments.dtype, torch.float32)
+    rounding = max(torch.finfo(precision).eps, torch.finfo(geometry.dtype).eps)
+    result, trace = solve(delta, geometry, recipe, running_scale, rounding)
+    if labels is not None:
+        labels = labels.to(geometry.device)
+        result = _with_backing(result, geometry, labels, recipe, generator)
+    result = replace(result, error=certify(result, trace, delta, geometry, recipe, labels))
     return result.to(precision)
 
 

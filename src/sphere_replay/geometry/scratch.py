@@ -8,14 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-TILE = 1 << 18
-"""Numbers that are lent: a tile of 512 x 512."""
 LARGEST = 1 << 20
-"""Numbers that a thread has memory of its own for at most."""
+"""Numbers that are lent, or that a thread has memory of its own for, at most."""
 
 _OWN = threading.local()
 _SPARE: deque[Tensor] = deque(maxlen=6)
-"""What was lent and came back, a MiB each."""
+"""What was lent and came back, up to 4 MiB each."""
 
 
 def working(purpose: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -38,14 +36,17 @@ class Lender:
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
         """A tensor to write to."""
-        if device.type != "cpu" or dtype != torch.float32 or math.prod(shape) > TILE:
+        count = math.prod(shape)
+        if device.type != "cpu" or dtype != torch.float32 or count > LARGEST:
             return torch.empty(*shape, dtype=dtype, device=device)
         try:
             held = _SPARE.pop()
         except IndexError:
-            held = _new(TILE, dtype)
+            held = None
+        if held is None or len(held) < count:
+            held = _new(count, dtype)
         self._lent.append(held)
-        return held[: math.prod(shape)].view(*shape)
+        return held[:count].view(*shape)
 
     def __del__(self) -> None:
         """Hand it on to those to come."""

@@ -4,15 +4,16 @@ Torch splits every single operation over its threads, which then spin until the 
 done: on a busy machine most of the time goes into waiting. Here a thread takes a whole piece of
 work, runs it alone, and then the next piece, so that one which is held up delays nobody. Pieces are
 the same for any number of threads and come back in order, and so results are the same too.
+What lies between such pieces is many small operations: `unsplit` runs them in one thread.
 """
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
-from threading import Barrier
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -21,6 +22,20 @@ Result = TypeVar("Result")
 
 _AHEAD = 3
 """Pieces in hand per thread: enough that none waits, few enough to hold little memory."""
+
+_OWN = threading.local()
+
+
+class _Pools(NamedTuple):
+    """Threads that run torch alone: those for pieces, and those that hand pieces out."""
+
+    pieces: ThreadPoolExecutor
+    whole: ThreadPoolExecutor
+
+
+def usable() -> int:
+    """How many threads pieces are spread over."""
+    return getattr(_OWN, "usable", 0) or torch.get_num_threads()
 
 
 def in_order(
@@ -35,17 +50,11 @@ def in_order(
     A single piece has all threads of torch, on whose number the last bits of a product may depend;
     with `even_one` it has one thread like any other.
     """
-    threads = torch.get_num_threads()
+    threads = usable()
     if threads == 1 or device.type != "cpu" or (len(pieces) == 1 and not even_one):
         yield from map(work, pieces)
         return
-    pool = _pool(threads)
-    inference = torch.is_inference_mode_enabled()  # threads do not inherit it
-
-    def task(piece: Piece) -> Result:
-        with torch.inference_mode(inference):
-            return work(piece)
-
+    pool, task = _pools(threads).pieces, _in_our_mode(work)
     waiting = iter(pieces)
     started: deque[Future[Result]] = deque()
     try:
@@ -60,23 +69,51 @@ def in_order(
             future.cancel()
 
 
+def unsplit(work: Callable[[], Result]) -> Result:
+    """`work` in a thread whose operations torch does not split; its pieces are still spread."""
+    threads = usable()
+    if threads == 1:
+        return work()
+
+    def whole(threads: int) -> Result:
+        _OWN.usable = threads
+        return work()
+
+    return _pools(threads).whole.submit(_in_our_mode(whole), threads).result()
+
+
+def _in_our_mode(work: Callable[[Piece], Result]) -> Callable[[Piece], Result]:
+    """The same for another thread, which does not inherit this one's modes."""
+    inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    def task(piece: Piece) -> Result:
+        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
+            return work(piece)
+
+    return task
+
+
 @lru_cache(maxsize=1)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that run torch alone. The setting is a thread's own, but new ones inherit it."""
-    ready = Barrier(threads + 1)
+def _pools(threads: int) -> _Pools:
+    """Torch's setting is a thread's own, but new ones inherit it."""
+    ready = threading.Barrier(2 * threads + 1)
 
     def settle() -> None:
         torch.get_num_threads()  # a thread takes the common setting when it first asks for it
         torch.set_num_threads(1)
         ready.wait()
 
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="sphere-tiles")
-    for _ in range(threads):
-        pool.submit(settle)
+    pools = _Pools(
+        ThreadPoolExecutor(threads, thread_name_prefix="sphere-tiles"),
+        ThreadPoolExecutor(threads, thread_name_prefix="sphere"),
+    )
+    for pool in pools:
+        for _ in range(threads):
+            pool.submit(settle)
     ready.wait()
     torch.set_num_threads(threads)
-    return pool
+    return pools
 
 
 if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_pools.cache_clear)

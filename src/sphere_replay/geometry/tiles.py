@@ -19,7 +19,7 @@ from sphere_replay.geometry.order import order_statistics, smallest
 from sphere_replay.geometry.protocol import Neighborhood
 from sphere_replay.geometry.scratch import Lender, working
 from sphere_replay.geometry.sources import CostSource
-from sphere_replay.geometry.threads import in_order
+from sphere_replay.geometry.threads import in_order, usable
 from sphere_replay.numeric import accumulation_dtype
 
 TILE = {"cpu": 512}
@@ -39,8 +39,9 @@ _SAMPLE = 128
 _TOGETHER = 4
 """Tiles of a row that are made by one product."""
 
-_SMALL = 512
-"""Memories that are one tile, whose kernels are kept too: each is applied two or three times."""
+_SMALL = 1024
+"""Memories up to which all are one tile, whose kernels are kept too: each is applied two or three
+times, and threads would gain little by sharing so little work."""
 
 Band = tuple[slice, list[slice]]
 """Rows, and columns of adjacent tiles."""
@@ -66,6 +67,8 @@ class TileGeometry:
         self._kept: dict[tuple[int, int], Tensor] = {}
         self._kept_bytes = 0
         self._tile = TILE.get(source.device.type, DEFAULT_TILE)
+        if keep_bytes is None and source.size <= _SMALL:
+            self._tile = _SMALL
         self._filled = False
         self._kernels: dict[tuple[int, int, float], Tensor] = {}
         self._lender = Lender()
@@ -290,7 +293,7 @@ class TileGeometry:
     def _search(self, columns: Sequence[int]) -> Tensor:
         """Raw distances to the given neighbours, from panels of rows put together from tiles."""
         self._fill()
-        height = max(1, self._panel_height(self._tile) // torch.get_num_threads())
+        height = max(1, self._panel_height(self._tile) // usable())
         panels = [
             (band, slice(start, min(start + height, band.stop)))
             for band in self._slices()
