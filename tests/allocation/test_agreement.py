@@ -145,7 +145,7 @@ def test_bfloat16_features_are_taken_at_their_value() -> None:
 def test_tiles_of_any_size_and_budget_agree_with_dense(
     recipe: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sphere_replay.geometry.tiles.TILE", {"cpu": 7})
+    monkeypatch.setattr("sphere_replay.geometry.tiling.TILE", {"cpu": 7})
     features, delta = random_memories(40, 5, seed=3, dtype=dtype)
     features[11] = features[30]
     oracle = expected(recipe, features, delta, 0.5)

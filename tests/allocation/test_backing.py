@@ -83,7 +83,7 @@ class TestFormula:
             assert other.label_noise == pytest.approx(usual.label_noise)
 
     def test_dense_and_tiled_agree(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("sphere_replay.geometry.tiles.TILE", {"cpu": 7})
+        monkeypatch.setattr("sphere_replay.geometry.tiling.TILE", {"cpu": 7})
         features = random(40, 5, dtype=torch.float64)
         features[11] = features[30]
         labels = torch.randint(4, (40,), generator=seeded(1))

@@ -54,7 +54,7 @@ def build(kind: str, distance: Distance, features: Tensor) -> TileGeometry:
 
 @pytest.fixture(params=["dense", "tiled", "partly kept"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("sphere_replay.geometry.tiles.TILE", {"cpu": 16})
+    monkeypatch.setattr("sphere_replay.geometry.tiling.TILE", {"cpu": 16})
     return str(request.param)
 
 

@@ -64,7 +64,7 @@ def test_whole_work_is_not_split_but_its_pieces_are_spread() -> None:
 
 @pytest.mark.parametrize("name", ["vision", "calibrated", "instruct"])
 def test_allocations_do_not_depend_on_threads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sphere_replay.geometry.tiles.TILE", {"cpu": 64})
+    monkeypatch.setattr("sphere_replay.geometry.tiling.TILE", {"cpu": 64})
     features, increments = random(300, 12), random(300, seed=1)
     labels = torch.arange(300) % 4
 

@@ -22,7 +22,8 @@ from sphere_replay.geometry.order import smallest
 from sphere_replay.geometry.ring import Ring
 from sphere_replay.geometry.sources import PointSource, fast_squared, sharp_squared
 from sphere_replay.geometry.threads import in_order
-from sphere_replay.geometry.tiles import FEW, TileGeometry
+from sphere_replay.geometry.tiles import TileGeometry
+from sphere_replay.geometry.tiling import FEW
 
 Result = TypeVar("Result")
 Points = Callable[[slice], Tensor]
