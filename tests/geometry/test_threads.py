@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from sphere_replay import Sphere, allocate
-from sphere_replay.geometry.threads import in_order, unsplit, usable
+from sphere_replay.geometry.threads import in_order, undisturbed, usable
+from sphere_replay.replay.landmarks import carry
+from sphere_replay.scoring import Scores
 from tensors import random
 
 CPU = torch.device("cpu")
@@ -53,12 +55,12 @@ def test_whole_work_is_not_split_but_its_pieces_are_spread() -> None:
         return torch.get_num_threads(), usable(), each, torch.is_grad_enabled()
 
     with torch.no_grad():
-        assert unsplit(work) == (1, 3, [1] * 5, False)
-    assert unsplit(work)[-1]
+        assert undisturbed(work, CPU) == (1, 3, [1] * 5, False)
+    assert undisturbed(work, CPU)[-1]
     with pytest.raises(ZeroDivisionError):
-        unsplit(lambda: 1 / 0)
+        undisturbed(lambda: 1 / 0, CPU)
     with torch.inference_mode():
-        assert unsplit(torch.is_inference_mode_enabled)
+        assert undisturbed(torch.is_inference_mode_enabled, CPU)
     assert torch.get_num_threads() == usable() == 3
 
 
@@ -78,6 +80,24 @@ def test_allocations_do_not_depend_on_threads(name: str, monkeypatch: pytest.Mon
     assert torch.equal(weights(4), alone)
     with torch.inference_mode():
         assert torch.equal(weights(2), alone)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_autocast_does_not_reach_an_allocation(threads: int) -> None:
+    torch.set_num_threads(threads)
+    features, increments = random(40, 6), random(40, seed=1)
+    scored = Scores(increments, increments, features, landmarks=torch.arange(20))
+
+    def found() -> list[Tensor]:
+        allocation = allocate(increments, features)
+        carried = carry(scored, features, Sphere.vision())
+        return [allocation.weights, allocation.effective_neighbors, carried.increments]
+
+    expected = found()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (features @ features.T).dtype == torch.bfloat16
+        for one, other in zip(found(), expected, strict=True):
+            assert torch.equal(one, other)
 
 
 def _squares(answers: "multiprocessing.SimpleQueue[list[int]]") -> None:

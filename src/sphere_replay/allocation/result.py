@@ -1,7 +1,7 @@
 """What an allocation is: the weights, and everything on the way to them."""
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from sphere_replay.allocation.backing import Votes
 from sphere_replay.allocation.sampling import Sample, Scheme, draw, sample
 from sphere_replay.geometry import Geometry, Neighborhood
+from sphere_replay.geometry.threads import undisturbed
 from sphere_replay.numeric import effective_sample_size
 
 
@@ -135,4 +136,4 @@ class Allocation:
         if self.geometry is None:
             ones = torch.ones_like(self.weights)
             return Neighborhood(ones, ones, torch.zeros_like(ones))
-        return self.geometry.neighborhood(self.eps_s)
+        return undisturbed(partial(self.geometry.neighborhood, self.eps_s), self.geometry.device)

@@ -4,7 +4,7 @@ Torch splits every single operation over its threads, which then spin until the 
 done: on a busy machine most of the time goes into waiting. Here a thread takes a whole piece of
 work, runs it alone, and then the next piece, so that one which is held up delays nobody. Pieces are
 the same for any number of threads and come back in order, and so results are the same too.
-What lies between such pieces is many small operations: `unsplit` runs them in one thread.
+What lies between such pieces is many small operations: `undisturbed` runs them in one thread.
 """
 
 import os
@@ -69,11 +69,17 @@ def in_order(
             future.cancel()
 
 
-def unsplit(work: Callable[[], Result]) -> Result:
-    """`work` in a thread whose operations torch does not split; its pieces are still spread."""
+def undisturbed(work: Callable[[], Result], device: torch.device, *, split: bool = False) -> Result:
+    """`work` outside of autocast and, on a CPU, in a thread whose operations torch does not split.
+
+    Its pieces are still spread. `split` leaves it to torch, which pays where operations are long.
+    """
     threads = usable()
-    if threads == 1:
-        return work()
+    if split or threads == 1 or device.type != "cpu":
+        if not torch.is_autocast_enabled(device.type):
+            return work()
+        with torch.autocast(device.type, enabled=False):
+            return work()
 
     def whole(threads: int) -> Result:
         _OWN.usable = threads
@@ -83,7 +89,7 @@ def unsplit(work: Callable[[], Result]) -> Result:
 
 
 def _in_our_mode(work: Callable[[Piece], Result]) -> Callable[[Piece], Result]:
-    """The same for another thread, which does not inherit this one's modes."""
+    """The same for another thread, which does not inherit these modes (nor autocast, for once)."""
     inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
 
     def task(piece: Piece) -> Result:

@@ -10,6 +10,7 @@ How many landmarks really take part in it, N_eff = (Σ E_il)² / Σ E_il², says
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch import Tensor
 from sphere_replay.allocation import Sphere
 from sphere_replay.allocation.scales import Scales, Temperature
 from sphere_replay.geometry import Geometry, build_geometry
+from sphere_replay.geometry.threads import undisturbed
 from sphere_replay.numeric import accumulation_dtype, median
 from sphere_replay.scoring import Scores
 
@@ -54,6 +56,10 @@ def carry(scores: Scores, features: Tensor, recipe: Sphere) -> Carried:
     landmarks = scores.landmarks
     if landmarks is None or len(landmarks) in (0, len(scores)):
         return Carried(scores.increments, features, recipe)
+    return undisturbed(partial(_carry, scores, landmarks, features, recipe), features.device)
+
+
+def _carry(scores: Scores, landmarks: Tensor, features: Tensor, recipe: Sphere) -> Carried:
     geometry = build_geometry(features, recipe.distance)
     scales = recipe.scales.bandwidths(geometry)
     increments, neighbors = carried_increments(scores.increments, landmarks, geometry, scales[1])
