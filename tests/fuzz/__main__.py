@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from fuzz.blocks import BLOCK, KINDS, Block, look_at_block
+from sphere_replay.runs.progress import step_progress
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,19 +41,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.time()
     work = partial(look_at_block, arguments.kind, started + 60 * arguments.minutes)
     blocks: list[Block] = []
+    checks = count = 0
     context = multiprocessing.get_context("spawn")
-    with context.Pool(arguments.workers) as pool:
+    with (
+        step_progress(f"fuzz {arguments.kind}", hidden=False) as report,
+        context.Pool(arguments.workers) as pool,
+    ):
         numbers = itertools.count(first, BLOCK)
         waiting = [pool.apply_async(work, (next(numbers),)) for _ in range(2 * arguments.workers)]
         while waiting:
             block = waiting.pop(0).get()
             blocks.append(block)
+            checks += block.checks
+            count += len(block.findings)
             for finding in block.findings:
                 print(finding, flush=True)
-            if block.cases == BLOCK and sum(block.checks for block in blocks) < arguments.most:
+            if report is not None:
+                report(checks, arguments.most, f"{count} findings")
+            if block.cases == BLOCK and checks < arguments.most:
                 waiting.append(pool.apply_async(work, (next(numbers),)))
-    cases, checks = sum(block.cases for block in blocks), sum(block.checks for block in blocks)
-    count = sum(len(block.findings) for block in blocks)
+    cases = sum(block.cases for block in blocks)
     busy = sum(block.seconds for block in blocks)
     print(
         f"{cases} cases, {checks} checks in {time.time() - started:.0f} s "
