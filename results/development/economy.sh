@@ -13,4 +13,4 @@ pair() {  # NAME SEEDS [OPTIONS]: ER and full scoring, then the economical sched
     --save "results/development/economy-$name-economical.json"
 }
 pair mnist 20  # the shortest interval was chosen on the first ten
-pair cifar10-small 3 --preset cifar10-small --set tail_limit=1000
+pair cifar10-small 10 --preset cifar10-small --set tail_limit=1000

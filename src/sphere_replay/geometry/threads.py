@@ -23,6 +23,9 @@ Result = TypeVar("Result")
 _AHEAD = 3
 """Pieces in hand per thread: enough that none waits, few enough to hold little memory."""
 
+_AT_ONCE = 2
+"""Threads that hand pieces out, for callers that need not wait for each other."""
+
 _OWN = threading.local()
 
 
@@ -102,23 +105,20 @@ def _in_our_mode(work: Callable[[Piece], Result]) -> Callable[[Piece], Result]:
 @lru_cache(maxsize=1)
 def _pools(threads: int) -> _Pools:
     """Torch's setting is a thread's own, but new ones inherit it."""
-    ready = threading.Barrier(2 * threads + 1)
+    ready = threading.Barrier(threads + _AT_ONCE + 1)
 
     def settle() -> None:
         torch.get_num_threads()  # a thread takes the common setting when it first asks for it
         torch.set_num_threads(1)
         ready.wait()
 
-    pools = _Pools(
-        ThreadPoolExecutor(threads, thread_name_prefix="sphere-tiles"),
-        ThreadPoolExecutor(threads, thread_name_prefix="sphere"),
-    )
-    for pool in pools:
-        for _ in range(threads):
-            pool.submit(settle)
+    pieces = ThreadPoolExecutor(threads, thread_name_prefix="sphere-tiles")
+    whole = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sphere")
+    for pool in [pieces] * threads + [whole] * _AT_ONCE:
+        pool.submit(settle)
     ready.wait()
     torch.set_num_threads(threads)
-    return pools
+    return _Pools(pieces, whole)
 
 
 if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
