@@ -3,6 +3,7 @@
 import multiprocessing
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -80,6 +81,19 @@ def test_allocations_do_not_depend_on_threads(name: str, monkeypatch: pytest.Mon
     assert torch.equal(weights(4), alone)
     with torch.inference_mode():
         assert torch.equal(weights(2), alone)
+
+
+def test_callers_in_threads_of_their_own_do_not_disturb_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.tiling.TILE", {"cpu": 32})
+    torch.set_num_threads(2)
+    problems = [(random(200, seed=seed), random(200, 8, seed=100 + seed)) for seed in range(6)]
+    expected = [allocate(*problem).weights for problem in problems]
+    with ThreadPoolExecutor(6) as callers:
+        found = list(callers.map(lambda problem: allocate(*problem).weights, problems, timeout=60))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
