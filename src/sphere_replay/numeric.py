@@ -11,18 +11,18 @@ def accumulation_dtype(device: torch.device) -> torch.dtype:
 
 def median(values: Tensor) -> float:
     """Median with the mean of the two middle values for even counts (torch takes the lower)."""
-    ordered = values.flatten().sort().values
-    count = ordered.numel()
-    return float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    lower = float(values.median())
+    return lower if values.numel() % 2 else (lower - float((-values).median())) / 2
 
 
 def percentile(values: Tensor, fraction: float) -> float:
     """Percentile by linear interpolation between order statistics, at any length."""
-    ordered = values.flatten().sort().values
-    position = fraction * (ordered.numel() - 1)
+    position = fraction * (values.numel() - 1)
     below = int(position)
-    above = min(below + 1, ordered.numel() - 1)
-    low, high = float(ordered[below]), float(ordered[above])
+    low, high = (
+        float(values.flatten().kthvalue(1 + min(rank, values.numel() - 1)).values)
+        for rank in (below, below + 1)
+    )
     return low + (high - low) * (position - below)
 
 

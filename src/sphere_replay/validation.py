@@ -2,6 +2,7 @@
 
 import re
 from enum import StrEnum
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -91,7 +92,7 @@ def check_fraction(**values: float) -> None:
 
 def _check_finite(name: str, values: Tensor, origin: str) -> None:
     # A finite sum proves every entry finite in one pass; search only otherwise.
-    if bool(values.sum(dtype=torch.float32).isfinite()) or bool(values.isfinite().all()):
+    if isfinite(float(values.sum(dtype=torch.float32))) or bool(values.isfinite().all()):
         return
     bad = (~values.isfinite()).nonzero()[0].tolist()
     value = float(values[tuple(bad)])

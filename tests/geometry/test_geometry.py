@@ -1,4 +1,4 @@
-"""Dense and tiled geometries against plain loops: products, radii, medians, memory."""
+"""Whole, dense and tiled geometries against plain loops: products, radii, medians, memory."""
 
 from functools import partial
 
@@ -16,6 +16,7 @@ from sphere_replay.geometry import (
     PermutedGeometry,
     SquaredEuclidean,
     TiledGeometry,
+    WholeGeometry,
     build_geometry,
     center_embeddings,
     neighbor_distance_scale,
@@ -45,14 +46,16 @@ def costs(distance: str, features: Tensor) -> Tensor:
 
 def build(kind: str, distance: Distance, features: Tensor) -> TileGeometry:
     source = distance.source(features)
-    geometry: TileGeometry = DenseGeometry(source)
-    if kind != "dense":
+    geometry: TileGeometry
+    if kind in ("tiled", "partly kept"):
         geometry = TiledGeometry(source, budget=0 if kind == "tiled" else 20_000)
+    else:
+        geometry = DenseGeometry(source) if kind == "dense" else WholeGeometry(source)
     geometry.unit = distance.unit(geometry)
     return geometry
 
 
-@pytest.fixture(params=["dense", "tiled", "partly kept"])
+@pytest.fixture(params=["whole", "dense", "tiled", "partly kept"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("sphere_replay.geometry.tiling.TILE", {"cpu": 16})
     return str(request.param)

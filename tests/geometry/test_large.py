@@ -18,6 +18,7 @@ from sphere_replay.geometry import (
     SparseGeometry,
     SquaredEuclidean,
     TiledGeometry,
+    WholeGeometry,
     build_geometry,
 )
 from sphere_replay.geometry.sources import PointSource
@@ -216,7 +217,7 @@ def test_a_cluster_of_one_point_is_cut_into_cells_of_bearable_size() -> None:
 
 def test_the_choice_is_by_size_and_budget_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     features = clustered(200)
-    assert isinstance(build_geometry(features), DenseGeometry)
+    assert isinstance(build_geometry(features), WholeGeometry)
     monkeypatch.setattr("sphere_replay.geometry.build.EXACT_UP_TO", 100)
     large, forced = build_geometry(features), build_geometry(features, kind="exact", budget=1000)
     assert isinstance(large, CellGeometry)
@@ -225,7 +226,7 @@ def test_the_choice_is_by_size_and_budget_and_says_so(monkeypatch: pytest.Monkey
     assert forced.why.startswith("tiled: 200 memories, exact was asked for")
     matrix = (features[:, None] - features).norm(dim=2)
     given = build_geometry(matrix, Precomputed())
-    assert isinstance(given, DenseGeometry)
+    assert isinstance(given, WholeGeometry)
     assert "without features" in given.why
     with pytest.raises(ValueError, match=r"sparse geometries put points into cells, .* none"):
         build_geometry(matrix, Precomputed(), kind="sparse")

@@ -56,18 +56,31 @@ def test_whole_work_is_not_split_but_its_pieces_are_spread() -> None:
         return torch.get_num_threads(), usable(), each, torch.is_grad_enabled()
 
     with torch.no_grad():
-        assert undisturbed(work, CPU) == (1, 3, [1] * 5, False)
-    assert undisturbed(work, CPU)[-1]
+        assert undisturbed(work, 5000, CPU) == (1, 3, [1] * 5, False)
+    assert undisturbed(work, 5000, CPU)[-1]
     with pytest.raises(ZeroDivisionError):
-        undisturbed(lambda: 1 / 0, CPU)
+        undisturbed(lambda: 1 / 0, 5000, CPU)
     with torch.inference_mode():
-        assert undisturbed(torch.is_inference_mode_enabled, CPU)
+        assert undisturbed(torch.is_inference_mode_enabled, 5000, CPU)
     assert torch.get_num_threads() == usable() == 3
+
+
+def test_short_work_is_not_spread_at_all() -> None:
+    torch.set_num_threads(3)
+
+    def threads() -> set[str]:
+        names = in_order(lambda _: threading.current_thread().name, range(20), CPU)
+        return {threading.current_thread().name, *names}
+
+    assert len(undisturbed(threads, 500, CPU)) == 1
+    assert len(undisturbed(threads, 5000, CPU)) > 1
+    assert usable() == 3
 
 
 @pytest.mark.parametrize("name", ["vision", "calibrated", "instruct"])
 def test_allocations_do_not_depend_on_threads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sphere_replay.geometry.tiling.TILE", {"cpu": 64})
+    monkeypatch.setattr("sphere_replay.geometry.threads.ALONE_UP_TO", 0)
     features, increments = random(300, 12), random(300, seed=1)
     labels = torch.arange(300) % 4
 
@@ -87,6 +100,7 @@ def test_callers_in_threads_of_their_own_do_not_disturb_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sphere_replay.geometry.tiling.TILE", {"cpu": 32})
+    monkeypatch.setattr("sphere_replay.geometry.threads.ALONE_UP_TO", 0)
     torch.set_num_threads(2)
     problems = [(random(200, seed=seed), random(200, 8, seed=100 + seed)) for seed in range(6)]
     expected = [allocate(*problem).weights for problem in problems]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import hardshrink
 
 from sphere_replay.allocation.backing import (
     Strength,
@@ -114,7 +115,7 @@ def allocate(
         )
         return _allocated(delta, places, recipe, labels, running_scale, generator)
 
-    result = undisturbed(work, features.device, split=len(delta) > EXACT_UP_TO)
+    result = undisturbed(work, len(delta), features.device, split=len(delta) > EXACT_UP_TO)
     if isinstance(features, Tensor) and Kind(geometry) is Kind.AUTO:
         warn_if_poor(result.error, len(delta))
     return result
@@ -131,7 +132,7 @@ def _allocated(
     if geometry.size != len(increments):
         raise ValueError(f"{len(increments)} increments but a geometry of {geometry.size} memories")
     delta = increments.to(geometry.device, accumulation_dtype(geometry.device))
-    delta = delta.masked_fill(delta.abs() < SMALLEST_INCREMENT, 0.0)
+    delta = hardshrink(delta, SMALLEST_INCREMENT)
     if recipe.control is Control.PERMUTED:
         geometry = _shuffled(geometry, recipe, generator)
     precision = torch.promote_types(increments.dtype, torch.float32)
@@ -180,7 +181,7 @@ def solve(
         support=support,
         target=target,
         sensitivity=sensitivity,
-        value=float(value),
+        value=value,
         eps_s=eps_s,
         eps_t=eps_t,
         temperature=temperature,
@@ -215,11 +216,11 @@ def _blend(sensitivity: Tensor, alpha: float) -> tuple[Tensor, float, Tensor]:
     """w̄ = (1 - alpha)/m + alpha w_SC, its mass s_w and p = w̄ / s_w (uniform if s_w = 0)."""
     size = len(sensitivity)
     weights = (1 - alpha) / size + alpha * sensitivity
-    total = weights.sum()
+    total = float(weights.sum())
     if total == 0:
         return weights, 0.0, torch.full_like(weights, 1 / size)
     # The mass lies in [1 - alpha, 1]; only rounding can take the sum out of it.
-    return weights, min(max(float(total), 1 - alpha), 1.0), weights / total
+    return weights, min(max(total, 1 - alpha), 1.0), weights / total
 
 
 def _with_sensitivity(full: Allocation, sensitivity: Tensor, alpha: float) -> Allocation:

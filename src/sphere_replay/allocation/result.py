@@ -136,4 +136,5 @@ class Allocation:
         if self.geometry is None:
             ones = torch.ones_like(self.weights)
             return Neighborhood(ones, ones, torch.zeros_like(ones))
-        return undisturbed(partial(self.geometry.neighborhood, self.eps_s), self.geometry.device)
+        work = partial(self.geometry.neighborhood, self.eps_s)
+        return undisturbed(work, len(self), self.geometry.device)

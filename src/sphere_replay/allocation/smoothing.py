@@ -60,7 +60,7 @@ class KernelSmoother:
 
     def average(self, values: Tensor) -> Tensor:
         """S values = K values / K 1, for values of any magnitude."""
-        magnitude = values.abs().max()
+        magnitude = float(values.abs().max())
         if magnitude == 0:
             return values.clone()
         scaled = values / magnitude
@@ -148,6 +148,7 @@ def _without_rounding(
     The error of an average is relative to that of the magnitudes, which is asked for only where an
     average is small enough to be doubted: it costs a kernel product.
     """
-    if not bool(((averaged.abs() <= rounding) & (averaged != 0)).any()):
+    sizes = averaged.abs()
+    if float(sizes.min()) > rounding or not bool(((sizes <= rounding) & (averaged != 0)).any()):
         return averaged
-    return averaged.masked_fill(averaged.abs() <= rounding * of_magnitudes(), 0.0)
+    return averaged.masked_fill(sizes <= rounding * of_magnitudes(), 0.0)

@@ -28,8 +28,8 @@ class Transport(NamedTuple):
 
     target: Tensor
     """q*, `[m]`: mass arriving at each memory, a probability vector; the gradient of the value."""
-    value: Tensor
-    """V_OT, a scalar."""
+    value: float
+    """V_OT."""
     log_reached: Tensor | None = None
     """log Z, `[m]`; None at T = 0."""
 
@@ -41,7 +41,7 @@ def transport(geometry: Geometry, eps_t: float, temperature: float, risk: Tensor
     and the value is its limit, the largest risk.
     """
     size = len(risk)
-    top = risk.max()
+    top = float(risk.max())
     if temperature == 0:
         return Transport(torch.full_like(risk, 1 / size), top)
     log_a = (risk - top) / temperature
@@ -57,5 +57,5 @@ def transport(geometry: Geometry, eps_t: float, temperature: float, risk: Tensor
         target = log_target.exp()
     else:
         target, log_reached = geometry.log_transport(eps_t, log_a)
-    value = top + temperature * (log_reached.mean() - math.log(size))
+    value = top + temperature * (float(log_reached.mean()) - math.log(size))
     return Transport(target, value, log_reached)

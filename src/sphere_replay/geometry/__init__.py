@@ -25,6 +25,7 @@ from sphere_replay.geometry.permuted import PermutedGeometry, exact_rows
 from sphere_replay.geometry.protocol import Approximate, Geometry, Neighborhood
 from sphere_replay.geometry.ring import LostRankError
 from sphere_replay.geometry.sharded import ShardedGeometry
+from sphere_replay.geometry.whole import WholeGeometry
 
 __all__ = [
     "EXACT_UP_TO",
@@ -45,6 +46,7 @@ __all__ = [
     "SparseGeometry",
     "SquaredEuclidean",
     "TiledGeometry",
+    "WholeGeometry",
     "build_geometry",
     "center_embeddings",
     "exact_rows",

@@ -6,7 +6,9 @@ from sphere_replay.geometry.distances import Cosine, Distance, SquaredEuclidean
 from sphere_replay.geometry.large import CellGeometry, LowRankGeometry, SparseGeometry
 from sphere_replay.geometry.protocol import Geometry
 from sphere_replay.geometry.sources import CostSource, PointSource
+from sphere_replay.geometry.threads import runs_alone
 from sphere_replay.geometry.tiles import TileGeometry
+from sphere_replay.geometry.whole import WholeGeometry
 from sphere_replay.numeric import median
 from sphere_replay.validation import Choice
 
@@ -23,7 +25,8 @@ class Kind(Choice):
     AUTO = "auto"
     """Exact up to `EXACT_UP_TO` memories, `cells` beyond."""
     EXACT = "exact"
-    """Every pair: dense while half of the distances fit into the budget, tiled beyond."""
+    """Every pair: in one piece if these are few, dense while half of the distances fit into the
+    budget, tiled beyond."""
     CELLS = "cells"
     """Near pairs exactly, others by moments, as far as the kernel of each scale needs either."""
     SPARSE = "sparse"
@@ -70,9 +73,9 @@ def build_geometry(
 ) -> Geometry:
     """The geometry of `features` `[m, d]` under `distance`; its `why` says which, and for what.
 
-    Exact ones are dense while half of the m x m distances fit into `budget` bytes, tiled within it
-    beyond that. Approximate ones hold a copy of the points in float32, up to 256 MiB for pairs of
-    cells, and about 200 MiB to work in.
+    Exact ones are dense while half of the m x m distances fit into `budget` bytes (whole, if these
+    are few), tiled within it beyond that. Approximate ones hold a copy of the points in float32, up
+    to 256 MiB for pairs of cells, and about 200 MiB to work in.
     """
     distance, kind = distance or SquaredEuclidean(), Kind(kind)
     source = distance.source(features)
@@ -88,9 +91,13 @@ def build_geometry(
     if kind is Kind.EXACT:
         held = source.size * (source.size + 1) // 2 * source.dtype.itemsize
         dense = held <= budget
-        geometry = DenseGeometry(source) if dense else TiledGeometry(source, budget)
+        if not dense:
+            geometry, name = TiledGeometry(source, budget), "tiled"
+        elif runs_alone(source.size):
+            geometry, name = WholeGeometry(source), "whole"
+        else:
+            geometry, name = DenseGeometry(source), "dense"
         size += f"; {held >> 20} of {budget >> 20} MiB for their distances"
-        name = "dense" if dense else "tiled"
     elif isinstance(source, PointSource):
         source.sharpen_all()  # gives back the copy that fast distances would take
         geometry, name = _APPROXIMATE[kind](source), str(kind)

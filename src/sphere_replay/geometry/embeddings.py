@@ -19,8 +19,9 @@ Result = TypeVar("Result")
 VANISHING = 1e-12
 """A centred row shorter than this is rounding noise around the mean: it stays at the origin."""
 
-_CHUNK_ELEMENTS = 1 << 17
-_SAMPLE = 256
+_CHUNK_ELEMENTS = 1 << 16
+"""What a core's cache holds in float64 while it is measured and moved."""
+_FEW, _SAMPLE = 64, 256
 _GOLDEN = (5**0.5 - 1) / 2
 _HELD_ELEMENTS = 1 << 22
 """Smaller sets are normalised once and held, which costs at most 32 MiB."""
@@ -35,22 +36,13 @@ class UnitRows:
     def __init__(self, features: Tensor, *, center: bool = False) -> None:
         self._features = features
         self._precision = accumulation_dtype(features.device)
-        self._norms = torch.empty(len(features), dtype=self._precision, device=features.device)
-
-        def measure(rows: slice) -> None:  # in place: small results would hold on to large blocks
-            self._norms[rows] = _norms(features[rows])
-
-        self._of_blocks(measure)
         self._held: Tensor | None = None
         self._mean: Tensor | None = None
         if center:
             total = torch.zeros(features.shape[1], dtype=self._precision, device=features.device)
-            for part in self._of_blocks(lambda rows: self._normalized(rows).sum(0)):
+            for part in self.of_units(lambda rows, block: block.sum(dim=0)):
                 total += part
-            mean = self._mean = total / len(features)
-            self._centered_norms = torch.cat(
-                self._of_blocks(lambda rows: _norms(self._normalized(rows) - mean, VANISHING))
-            )
+            self._mean = total / len(features)
 
     def __len__(self) -> int:
         return len(self._features)
@@ -87,15 +79,25 @@ class UnitRows:
         shape = len(range(len(self))[rows]), self._features.shape[1]
         return working("unit rows", shape, self._precision, self._features.device)
 
-    def _unit(self, rows: slice | Tensor, out: Tensor | None = None) -> Tensor:
-        block = self._normalized(rows, out)
+    def _unit(
+        self, rows: slice | Tensor, out: Tensor | None = None, *, exact: bool = True
+    ) -> Tensor:
+        features = self._features[rows]
+        if out is None:
+            out = torch.empty(features.shape, dtype=self._precision, device=features.device)
+        block = out.copy_(features)
+        if features.dtype == self._precision:
+            # The squares of these could overflow or vanish: measure each row by its largest entry.
+            largest = block.abs().amax(dim=1, keepdim=True)
+            block.div_(torch.where(largest > 0, largest, 1.0))
+        block = _over_norms(block, exact=exact)
         if self._mean is None:
             return block
-        return block.sub_(self._mean).div_(self._centered_norms[rows, None])
+        return _over_norms(block.sub_(self._mean), VANISHING, exact=exact)
 
     def rough_center(self) -> Tensor:
         """About the mean row `[d]`: good enough as an origin, on which no distance depends."""
-        rows = slice(0, len(self), 1 + len(self) // _SAMPLE)
+        rows = slice(0, len(self), 1 + len(self) // _FEW)
         return self._unit(rows, self._working(rows)).mean(dim=0)
 
     def sample(self) -> Tensor:
@@ -104,11 +106,13 @@ class UnitRows:
         return self._unit(places.long().to(self._features.device))
 
     def of_units(self, work: Callable[[slice, Tensor], Result]) -> list[Result]:
-        """`work` on all unit rows in float64, a block at a time, which it may write to.
+        """`work` on all unit rows in float64, up to a rounding, a block at a time.
 
-        The block's memory is the next one's, too.
+        It may write to the block, whose memory is the next one's, too.
         """
-        return self._of_blocks(lambda rows: work(rows, self._unit(rows, self._working(rows))))
+        return self._of_blocks(
+            lambda rows: work(rows, self._unit(rows, self._working(rows), exact=False))
+        )
 
     def all(self, dtype: torch.dtype, origin: Tensor | None = None) -> Tensor:
         """Every unit row `[m, d]`, as seen from `origin` `[d]`, in the given precision."""
@@ -120,13 +124,6 @@ class UnitRows:
         self.of_units(write)
         return points
 
-    def _normalized(self, rows: slice | Tensor, out: Tensor | None = None) -> Tensor:
-        features = self._features[rows]
-        if out is None:
-            out = torch.empty(features.shape, dtype=self._precision, device=features.device)
-        # In float64, as the norms are; a division of mixed precision takes a copy of its own.
-        return out.copy_(features).div_(self._norms[rows, None])
-
     def _of_blocks(self, work: Callable[[slice], Result]) -> list[Result]:
         """`work` on all rows, a block at a time."""
         size, dim = self._features.shape
@@ -135,18 +132,14 @@ class UnitRows:
         return list(in_order(work, blocks, self._features.device))
 
 
-def _norms(rows: Tensor, floor: float = 0.0) -> Tensor:
-    """l2 norms in float64; infinite for rows that count as zero: dividing leaves them at zero."""
-    precision = accumulation_dtype(rows.device)
-    if rows.dtype == precision:
-        # The squares of these could overflow or vanish: measure each row by its largest entry.
-        largest = rows.abs().amax(dim=1, keepdim=True)
-        scale = torch.where(largest > 0, largest, 1.0)
-        norms = torch.linalg.vector_norm(rows / scale, dim=1) * scale[:, 0]
-    else:
-        precise = working("unit rows", rows.shape, precision, rows.device).copy_(rows)
-        norms = torch.linalg.vector_norm(precise, dim=1)
-    return torch.where(norms > floor, norms, torch.inf)
+def _over_norms(rows: Tensor, floor: float = 0.0, *, exact: bool) -> Tensor:
+    """The rows, in place, over their l2 norms; those that are no longer than `floor` become zero.
+
+    Exactly, a row of one number is 1 or -1. With a rounding more it takes a quarter of the time.
+    """
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    norms = torch.where(norms > floor, norms, torch.inf)
+    return rows.div_(norms) if exact else rows.mul_(norms.reciprocal_())
 
 
 def center_embeddings(features: Tensor) -> Tensor:

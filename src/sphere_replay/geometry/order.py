@@ -12,6 +12,9 @@ _NUMPY = find_spec("numpy") is not None
 _SORTED_WHOLE = 1024
 """Columns up to which numpy sorts a row faster than candidates are found."""
 
+_SORTED_BEST = 512
+"""Columns beyond which it sorts two halves faster than the whole."""
+
 _GROUP = 4
 _RADIX_BITS = 16
 _BIT_PATTERN = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -24,8 +27,13 @@ def smallest(rows: Tensor, count: int) -> Tensor:
     if rows.shape[1] <= _SORTED_WHOLE and _NUMPY and rows.device.type == "cpu":
         # Vectorised, and so several times faster than any selection by torch.
         ordered = working("sorted rows", rows.shape, rows.dtype, rows.device).copy_(rows)
-        ordered.numpy().sort(axis=1)
-        return ordered[:, :count].clone()
+        parts = torch.split(ordered, _SORTED_BEST, dim=1)
+        for part in parts:
+            part.numpy().sort(axis=1)
+        nearest = torch.cat([part[:, :count] for part in parts], dim=1)
+        if len(parts) > 1:
+            nearest.numpy().sort(axis=1)
+        return nearest[:, :count]
     return rows.topk(count, dim=1, largest=False).values
 
 

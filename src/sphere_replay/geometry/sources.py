@@ -23,8 +23,9 @@ from sphere_replay.geometry.anchors import MOST_ANCHORS, AnchoredPoints
 from sphere_replay.geometry.embeddings import UnitRows
 from sphere_replay.numeric import accumulation_dtype
 
-_TOLERATED_ROUNDINGS = 1e6
-"""Fast distances serve eps above this many float32 roundings: kernels are then good to ~1e-6."""
+_TOLERATED_ROUNDINGS = 4e5
+"""Of the longest point, which eps must exceed for fast distances: kernels of trained features are
+then good to 1e-5 at worst."""
 
 _ANCHORED_ABOVE = 512
 """Points from which on anchors are worth their choice; float64 products of fewer are cheap."""
@@ -190,7 +191,10 @@ class PointSource:
             yield from (self._sharp_block(rows, cols) for cols in columns)
             return
         first = columns[0].start
-        products = torch.mm(self._fast[rows], self._fast[first : columns[-1].stop].T, out=out)
+        if columns == [rows]:
+            products = _self_products(self._fast[rows], out)
+        else:
+            products = torch.mm(self._fast[rows], self._fast[first : columns[-1].stop].T, out=out)
         norms = self._norms[rows]
         for cols in columns:
             part = products[:, cols.start - first : cols.stop - first]
@@ -206,9 +210,11 @@ def sharp_squared(left: Tensor, right: Tensor, dtype: torch.dtype, *, same: bool
 
     Of the same rows twice, the diagonal is left to the caller, who knows it.
     """
-    squared = fast_squared(left, right)
     if same:
-        squared.fill_diagonal_(torch.inf)
+        norms = left.square().sum(dim=1)
+        squared = _from_products(_self_products(left), norms, norms).fill_diagonal_(torch.inf)
+    else:
+        squared = fast_squared(left, right)
     threshold = _DIRECT_BELOW[dtype]
     if squared.amin() < threshold:
         _recompute_close(squared, left, right, threshold)
@@ -230,6 +236,16 @@ def _recompute_close(squared: Tensor, left: Tensor, right: Tensor, threshold: fl
     for start in range(0, len(i), step):
         a, b = i[start : start + step], j[start : start + step]
         squared[a, b] = (left[a] - right[b]).square_().sum(dim=1)
+
+
+def _self_products(points: Tensor, out: Tensor | None = None) -> Tensor:
+    """`points @ points.T`, three quarters of it computed and one mirrored."""
+    half = len(points) // 2
+    products = points.new_empty(len(points), len(points)) if out is None else out
+    torch.mm(points[:half], points.T, out=products[:half])
+    torch.mm(points[half:], points[half:].T, out=products[half:, half:])
+    products[half:, :half] = products[:half, half:].T
+    return products
 
 
 def _from_products(products: Tensor, left_norms: Tensor, right_norms: Tensor) -> Tensor:

@@ -20,6 +20,9 @@ import torch
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
+ALONE_UP_TO = 1024
+"""Memories that one thread is done with before others would have been of help."""
+
 _AHEAD = 3
 """Pieces in hand per thread: enough that none waits, few enough to hold little memory."""
 
@@ -72,10 +75,18 @@ def in_order(
             future.cancel()
 
 
-def undisturbed(work: Callable[[], Result], device: torch.device, *, split: bool = False) -> Result:
+def runs_alone(size: int) -> bool:
+    """Whether work on so many memories is too short to be shared."""
+    return size <= ALONE_UP_TO
+
+
+def undisturbed(
+    work: Callable[[], Result], size: int, device: torch.device, *, split: bool = False
+) -> Result:
     """`work` outside of autocast and, on a CPU, in a thread whose operations torch does not split.
 
-    Its pieces are still spread. `split` leaves it to torch, which pays where operations are long.
+    Its pieces are still spread, unless `size` memories are too few. `split` leaves it to torch,
+    which pays where operations are long.
     """
     threads = usable()
     if split or threads == 1 or device.type != "cpu":
@@ -84,11 +95,12 @@ def undisturbed(work: Callable[[], Result], device: torch.device, *, split: bool
         with torch.autocast(device.type, enabled=False):
             return work()
 
-    def whole(threads: int) -> Result:
-        _OWN.usable = threads
+    def whole(spread_over: int) -> Result:
+        _OWN.usable = spread_over
         return work()
 
-    return _pools(threads).whole.submit(_in_our_mode(whole), threads).result()
+    spread_over = 1 if runs_alone(size) else threads
+    return _pools(threads).whole.submit(_in_our_mode(whole), spread_over).result()
 
 
 def _in_our_mode(work: Callable[[Piece], Result]) -> Callable[[Piece], Result]:

@@ -37,7 +37,6 @@ class TileGeometry(TileStore):
         self, source: CostSource, keep_bytes: int | None = None, panel_bytes: int = 1 << 27
     ) -> None:
         super().__init__(source, keep_bytes, panel_bytes)
-        self._kernels: dict[tuple[int, int, float], Tensor] = {}
         self._vector_dtype = accumulation_dtype(source.device)
         self.unit = 1.0
         """C = distance / unit; set once by whoever chose the distance."""
@@ -52,21 +51,15 @@ class TileGeometry(TileStore):
 
         def products(rows: slice, cols: slice, distances: Tensor) -> tuple[Tensor, Tensor | None]:
             kernel = self._kernel(rows, cols, distances, eps)
-            if others_only and self._vanishing(eps):
-                # Entries at the least exponent stand for zero, which matters without K_ii = 1.
-                kernel = threshold(kernel, 1.01 * math.exp(_LEAST_EXPONENT[self.dtype]), 0.0)
+            if others_only:
+                kernel = self._reaching(kernel, eps)
             if rows != cols:
                 return stacked[:, cols] @ kernel.T, stacked[:, rows] @ kernel
-            if not others_only:
-                return stacked[:, cols] @ kernel.T, None
-            product = stacked[:, cols] @ kernel.fill_diagonal_(0).T
-            kernel.fill_diagonal_(1)  # as it was: it may be kept
-            return product, None
+            if others_only:
+                kernel.fill_diagonal_(0)
+            return stacked[:, cols] @ kernel.T, None
 
         self._sharpen(eps)
-        if self._small:  # one tile, nothing to add up
-            ((_, _, (only, _)),) = self._over_tiles(products)
-            return only.to(self._vector_dtype).T.reshape(vectors.shape)
         result = torch.zeros(stacked.shape, dtype=self._vector_dtype, device=self.device)
         for rows, cols, (along, across) in self._over_tiles(products):
             result[:, rows] += along
@@ -157,13 +150,8 @@ class TileGeometry(TileStore):
         columns = [min(k, self.size - 1) for k in neighbors]
         # Radii are what kernel scales are made of: they must be as sharp as those scales. A few
         # rows tell almost always; where they do not, the search is done again.
-        if self._small:  # they need no product of their own
-            radius = self._search(columns)
-            few = float(radius[:, self._few].median(dim=1).values.min())
-        else:
-            few = self._radius_of_few(min(columns))
-        if self._sharpen(few / self.unit) or not self._small:
-            radius = self._search(columns)
+        self._sharpen(self._radius_of_few(min(columns)) / self.unit)
+        radius = self._search(columns)
         if self._sharpen(float(radius.median(dim=1).values.min()) / self.unit):
             radius = self._search(columns)
         return radius / self.unit
@@ -209,14 +197,12 @@ class TileGeometry(TileStore):
             return 0.0
         below = coincident if coincident > pairs // 2 else 0
         ranks = [below + (pairs - below - 1) // 2, below + (pairs - below) // 2]
-        if self._small:
-            (values,) = self._pair_values()
-            low, high = map(float, values.sort().values[ranks])
-        else:
-            low, high = order_statistics(
-                self._pair_values, ranks, self.dtype, self._counts_together
-            )
+        low, high = self._pairs_of_rank(ranks)
         return (low + high) / 2 / self.unit
+
+    def _pairs_of_rank(self, ranks: Sequence[int]) -> list[float]:
+        """The raw distances of these ranks among those of all pairs."""
+        return order_statistics(self._pair_values, ranks, self.dtype, self._counts_together)
 
     def _together(self, sums: Tensor) -> Tensor:
         """Sums over all tiles `[p, m]`, of those over the tiles that were seen here: all of them.
@@ -258,21 +244,21 @@ class TileGeometry(TileStore):
         return radius
 
     def _kernel(self, rows: slice, cols: slice, distances: Tensor, eps: float) -> Tensor:
-        """exp(-C/eps) of a tile; those of a small memory are kept, for they are asked for again."""
-        key = (rows.start, cols.start, eps * self.unit)
-        if (kept := self._kernels.get(key)) is not None:
-            return kept
-        if self._small:
-            kernel = self._lender.tensor(distances.shape, self.dtype, self.device)
-        else:
-            kernel = working("kernel", distances.shape, self.dtype, self.device)
-        torch.mul(distances, -1 / (eps * self.unit), out=kernel)
+        """exp(-C/eps) of a tile, in memory that the next one is written to."""
+        memory = working("kernel", distances.shape, self.dtype, self.device)
+        return self._exponential(distances, eps, memory)
+
+    def _exponential(self, distances: Tensor, eps: float, out: Tensor) -> Tensor:
+        torch.mul(distances, -1 / (eps * self.unit), out=out)
         if self._vanishing(eps):
-            kernel.clamp_(min=_LEAST_EXPONENT[self.dtype])
-        kernel.exp_()
-        if self._small:
-            self._kernels[key] = kernel
-        return kernel
+            out.clamp_(min=_LEAST_EXPONENT[self.dtype])
+        return out.exp_()
+
+    def _reaching(self, kernel: Tensor, eps: float) -> Tensor:
+        """Entries at the least exponent stand for zero, which matters without K_ii = 1."""
+        if not self._vanishing(eps):
+            return kernel
+        return threshold(kernel, 1.01 * math.exp(_LEAST_EXPONENT[self.dtype]), 0.0)
 
     def _vanishing(self, eps: float) -> bool:
         """Whether exp(-C/eps) may be too small for a number."""
@@ -292,5 +278,4 @@ class TileGeometry(TileStore):
         sharpened = self._source.sharpen(eps * self.unit)
         if sharpened:
             self._forget()
-            self._kernels.clear()
         return sharpened

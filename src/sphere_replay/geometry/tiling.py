@@ -12,16 +12,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from sphere_replay.geometry.scratch import Lender
 from sphere_replay.geometry.sources import CostSource
 from sphere_replay.geometry.threads import in_order
 
 TILE = {"cpu": 512}
 DEFAULT_TILE = 4096
 """Rows of a tile: what a CPU core's cache holds; accelerators prefer fewer, larger launches."""
-
-SMALL = 1024
-"""Memories up to which all are one tile: threads would gain little by sharing so little work."""
 
 FEW = 32
 """Evenly spaced rows that give a first idea of a scale."""
@@ -53,10 +49,7 @@ class TileStore:
         self._kept: dict[tuple[int, int], Tensor] = {}
         self._kept_bytes = 0
         self._tile = TILE.get(source.device.type, DEFAULT_TILE)
-        if keep_bytes is None and source.size <= min(SMALL, 2 * self._tile):
-            self._tile = source.size
         self._filled = False
-        self._lender = Lender()
 
     @property
     def size(self) -> int:
@@ -72,10 +65,6 @@ class TileStore:
     def device(self) -> torch.device:
         """Where the products are computed."""
         return self._source.device
-
-    @property
-    def _small(self) -> bool:
-        return self.size <= min(SMALL, self._tile) and self._keep_bytes is None
 
     def _full_rows(self, band: slice, rows: slice) -> Tensor:
         """C[rows, :] for rows within a band of tiles; not to be written to."""
@@ -145,10 +134,6 @@ class TileStore:
     ) -> Iterator[tuple[slice, slice, Result]]:
         """`work` on every tile of the upper triangle, row by row: kept tiles, then others."""
         self._fill()
-        if self._small:  # nothing to spread over threads
-            whole = slice(0, self.size)
-            yield whole, whole, work(whole, whole, self._kept[0, 0])
-            return
         pieces = [
             piece
             for row in self._slices()
@@ -183,10 +168,6 @@ class TileStore:
         rows, columns = piece
         if (rows.start, columns[0].start) in self._kept:
             return [self._kept[rows.start, cols.start] for cols in columns]
-        if self._small:
-            shape = self.size, self.size
-            out = self._lender.tensor(shape, self.dtype, self.device)
-            return [self._source.block(rows, columns[0], out)]
         return list(self._source.band(rows, columns))
 
     def _forget(self) -> None:

@@ -56,7 +56,8 @@ def carry(scores: Scores, features: Tensor, recipe: Sphere) -> Carried:
     landmarks = scores.landmarks
     if landmarks is None or len(landmarks) in (0, len(scores)):
         return Carried(scores.increments, features, recipe)
-    return undisturbed(partial(_carry, scores, landmarks, features, recipe), features.device)
+    work = partial(_carry, scores, landmarks, features, recipe)
+    return undisturbed(work, len(features), features.device)
 
 
 def _carry(scores: Scores, landmarks: Tensor, features: Tensor, recipe: Sphere) -> Carried:
