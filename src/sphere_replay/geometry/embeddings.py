@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold
 
 from sphere_replay.geometry.scratch import working
 from sphere_replay.geometry.threads import in_order
@@ -98,7 +99,7 @@ class UnitRows:
     def rough_center(self) -> Tensor:
         """About the mean row `[d]`: good enough as an origin, on which no distance depends."""
         rows = slice(0, len(self), 1 + len(self) // _FEW)
-        return self._unit(rows, self._working(rows)).mean(dim=0)
+        return self._unit(rows, self._working(rows), exact=False).mean(dim=0)
 
     def sample(self) -> Tensor:
         """256 unit rows in float64, spread without the period that classes may come in."""
@@ -137,8 +138,7 @@ def _over_norms(rows: Tensor, floor: float = 0.0, *, exact: bool) -> Tensor:
 
     Exactly, a row of one number is 1 or -1. With a rounding more it takes a quarter of the time.
     """
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    norms = torch.where(norms > floor, norms, torch.inf)
+    norms = threshold(torch.linalg.vector_norm(rows, dim=1, keepdim=True), floor, torch.inf)
     return rows.div_(norms) if exact else rows.mul_(norms.reciprocal_())
 
 

@@ -35,6 +35,9 @@ _DIRECT_BELOW = {torch.float64: 1e-3, torch.float32: 1e-8}
 
 _DIRECT_CHUNK = 1 << 22
 
+_LONG = 256
+"""Features from which on a quarter of the products takes longer than copying it."""
+
 
 class CostSource(Protocol):
     """Blocks of a symmetric cost matrix, on demand."""
@@ -239,7 +242,9 @@ def _recompute_close(squared: Tensor, left: Tensor, right: Tensor, threshold: fl
 
 
 def _self_products(points: Tensor, out: Tensor | None = None) -> Tensor:
-    """`points @ points.T`, three quarters of it computed and one mirrored."""
+    """`points @ points.T`; of long points three quarters are computed and one is mirrored."""
+    if points.shape[1] < _LONG:
+        return torch.mm(points, points.T, out=out)
     half = len(points) // 2
     products = points.new_empty(len(points), len(points)) if out is None else out
     torch.mm(points[:half], points.T, out=products[:half])
