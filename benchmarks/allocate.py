@@ -32,6 +32,7 @@ from benchmarks.timing import milliseconds, peak_memory
 from sphere_replay.allocation import Sphere, allocate
 from sphere_replay.geometry import DenseGeometry, SquaredEuclidean, TiledGeometry
 from sphere_replay.geometry.build import DEFAULT_BUDGET
+from sphere_replay.geometry.threads import undisturbed
 from sphere_replay.geometry.tiles import TileGeometry
 
 SIZES, DIMS = (500, 1000, 2000, 4000, 8000, 16000, 32000), (100, 512, 1024)
@@ -47,6 +48,7 @@ RATIOS = {
     "topk / sphere": ("topk", "sphere"),
     "sphere / gemm": ("sphere", "gemm"),
     "sphere / gemm into": ("sphere", "gemm_into"),
+    "sphere / passes": ("sphere", "passes"),
     "tiled / dense": ("tiled", "dense"),
     "unkept / dense": ("unkept", "dense"),
     "pot / sphere": ("pot", "sphere"),
@@ -67,6 +69,7 @@ class Plan(harness.Plan):
     main_dim_from: int = 32000
     naive_up_to: int = 8000
     gemm_into_up_to: int = 16000
+    passes_up_to: int = 1024
     dense_up_to: int = 16000
     tiled_from: int = 16000
     peers_up_to: int = 1000
@@ -224,10 +227,31 @@ def _contestants(plan: Plan, size: int, dim: int) -> dict[str, Call]:
     if size <= plan.gemm_into_up_to:
         products = torch.empty(size, size)
         calls["gemm_into"] = lambda: torch.mm(unit, unit.T, out=products)
+    if size <= plan.passes_up_to:
+        calls["passes"] = _passes(unit)
     if size <= plan.peers_up_to:
         for name, peer in available_peers().items():
             calls[name] = partial(peer, increments, features)
     return calls
+
+
+def _passes(unit: Tensor) -> Call:
+    """What no exact allocation can do without, in one thread and in memory that is there already.
+
+    Products, distances, sorted rows, two kernels and two products with each of them.
+    """
+    size = len(unit)
+    cost, ordered, *kernels = torch.empty(4, size, size)
+    vector = torch.ones(size)
+
+    def passes() -> None:
+        torch.mm(unit, unit.T, out=cost).mul_(-2).add_(2)
+        ordered.copy_(cost).numpy().sort(axis=1)
+        for kernel in kernels:
+            torch.mul(cost, -1.0, out=kernel).exp_()
+            vector @ kernel, vector @ kernel
+
+    return lambda: undisturbed(passes, size, unit.device)
 
 
 def _in_case(case: str) -> Callable[[Cell], bool]:
@@ -314,7 +338,9 @@ BENCHMARK = Benchmark(
         paper written down with dense matrices and fully sorted rows, `topk` the same with
         `torch.topk` in place of the sort; both are left out where their matrices take gigabytes
         (m > {Plan.naive_up_to}). `gemm` is `H @ H.T` alone; `gemm into` writes the products
-        into memory that is already there.
+        into memory that is already there. `passes` is what no exact allocation can do without,
+        bare and in one thread: products, distances, sorted rows, two kernels and two products
+        with each of them.
 
         From m = {Plan.tiled_from} on the library chooses tiles by itself: `tiled` keeps the
         distances that fit into {DEFAULT_BUDGET >> 20} MiB, `unkept` none (every tile is made
@@ -346,6 +372,12 @@ BENCHMARK = Benchmark(
         of four tiles, alone, and whoever is held up delays nobody; what is no tile, and up to
         1,024 memories everything, runs in one thread. Pieces and their order do not depend on
         the threads, and so neither does any bit of the result.
+
+        Up to 1,024 memories C is one piece, and its two kernels are kept. An allocation of 500
+        is then its `passes` and about as long again: features that are normalised in float64, a
+        hundred operations on vectors of 500 numbers, and the way to the thread and back. A GEMM
+        on all threads is a hard unit there, for it is the only one of the passes that gains by
+        a second thread.
 
         Trained features lie in clusters, where |a|² + |b|² - 2ab loses digits. Points are then
         seen from the nearest of up to 64 anchors, which keeps the products in float32; float64

@@ -100,13 +100,14 @@ def test_limits_decide_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
         dims=(4,),
         naive_up_to=20,
         gemm_into_up_to=40,
+        passes_up_to=20,
         tiled_from=40,
         dense_up_to=60,
         peers_up_to=0,
         least_seconds=0,
     )
     takers = [set(cell["seconds"]) for cell in measure(plan, Progress())]
-    assert takers[0] == {"sphere", "gemm", "naive", "topk", "gemm_into"}
+    assert takers[0] == {"sphere", "gemm", "naive", "topk", "gemm_into", "passes"}
     assert takers[1] == {"sphere", "gemm", "gemm_into", "dense", "tiled", "unkept"}
     assert takers[2] == {"sphere", "gemm", "dense", "tiled", "unkept"}
     assert takers[3] == {"sphere", "gemm", "tiled"}
