@@ -236,7 +236,7 @@ def _contestants(plan: Plan, size: int, dim: int) -> dict[str, Call]:
 
 
 def _passes(unit: Tensor) -> Call:
-    """What no exact allocation can do without, in one thread and in memory that is there already.
+    """The passes over C of a plain allocation, in one thread and in memory that is there already.
 
     Products, distances, sorted rows, two kernels and two products with each of them.
     """
@@ -338,9 +338,9 @@ BENCHMARK = Benchmark(
         paper written down with dense matrices and fully sorted rows, `topk` the same with
         `torch.topk` in place of the sort; both are left out where their matrices take gigabytes
         (m > {Plan.naive_up_to}). `gemm` is `H @ H.T` alone; `gemm into` writes the products
-        into memory that is already there. `passes` is what no exact allocation can do without,
-        bare and in one thread: products, distances, sorted rows, two kernels and two products
-        with each of them.
+        into memory that is already there. `passes` are those over C of a plain allocation, bare
+        and in one thread: products, distances, sorted rows, two kernels and two products with
+        each of them.
 
         From m = {Plan.tiled_from} on the library chooses tiles by itself: `tiled` keeps the
         distances that fit into {DEFAULT_BUDGET >> 20} MiB, `unkept` none (every tile is made

@@ -19,11 +19,8 @@ def percentile(values: Tensor, fraction: float) -> float:
     """Percentile by linear interpolation between order statistics, at any length."""
     position = fraction * (values.numel() - 1)
     below = int(position)
-    low, high = (
-        float(values.flatten().kthvalue(1 + min(rank, values.numel() - 1)).values)
-        for rank in (below, below + 1)
-    )
-    return low + (high - low) * (position - below)
+    low, *high = values.flatten().sort().values[below : below + 2].tolist()
+    return low + (high[0] - low) * (position - below) if high else low
 
 
 def effective_sample_size(probabilities: Tensor) -> float:

@@ -30,8 +30,9 @@ def check_increments(increments: Tensor) -> Tensor:
         raise ValueError(f"increments must be floating point, got {increments.dtype}")
     if increments.numel() == 0:
         raise ValueError("increments are empty: score at least one memory before allocating replay")
+    increments = increments.detach()
     _check_finite("increments", increments, "the loss before or after the virtual step")
-    return increments.detach()
+    return increments
 
 
 def check_features(features: Tensor) -> Tensor:
@@ -45,8 +46,9 @@ def check_features(features: Tensor) -> Tensor:
         )
     if not features.is_floating_point():
         raise ValueError(f"features must be floating point, got {features.dtype}; use .float()")
+    features = features.detach()
     _check_finite("features", features, "the forward pass that produced them")
-    return features.detach()
+    return features
 
 
 def check_cost_matrix(matrix: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Whole, dense and tiled geometries against plain loops: products, radii, medians, memory."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -274,3 +275,50 @@ def test_memory_handed_on_from_one_geometry_to_the_next_changes_nothing() -> Non
     assert torch.equal(kept.neighbor_radius([3]), radii)
     for again in (inside, first, kept.apply_kernel(0.5, ones)):
         assert torch.equal(again, fresh)
+
+
+def test_a_whole_geometry_is_left_as_it_was_by_errors_threads_and_modes() -> None:
+    features, vector = doubles(60, 5), doubles(60, seed=1)
+    geometry = build_geometry(features)
+    assert isinstance(geometry, WholeGeometry)
+    kernel = torch.exp(-costs("squared", features) / 0.3)
+    others = (kernel - torch.eye(60)) @ vector
+    with pytest.raises(RuntimeError):
+        geometry.apply_kernel(0.3, vector[:59], others_only=True)
+    with torch.inference_mode():
+        torch.testing.assert_close(geometry.apply_kernel(0.3, vector, others_only=True), others)
+    with ThreadPoolExecutor(4) as callers:
+        turns = list(range(40))
+        found = callers.map(
+            lambda turn: geometry.apply_kernel(0.3, vector, others_only=turn % 2 == 0), turns
+        )
+        for turn, product in zip(turns, found, strict=True):
+            torch.testing.assert_close(product, kernel @ vector if turn % 2 else others)
+    column = geometry.apply_kernel(0.3, vector[:, None])
+    torch.testing.assert_close(column[:, 0], geometry.apply_kernel(0.3, vector))
+
+
+def test_a_whole_geometry_keeps_few_kernels() -> None:
+    features, ones = doubles(40, 5), torch.ones(40, dtype=torch.float64)
+    geometry = WholeGeometry(SquaredEuclidean().source(features))
+    for eps in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6):
+        expected = torch.exp(-costs("squared", features) / eps).sum(1)
+        torch.testing.assert_close(geometry.apply_kernel(eps, ones), expected)
+    assert len(geometry._kernels) == 4
+
+
+def test_points_of_one_number_are_one_or_minus_one() -> None:
+    signs = torch.tensor([1.0, -1.0]).repeat(10)
+    geometry = build_geometry(
+        (torch.rand(20, generator=seeded()) * 7 + 0.1)[:, None] * signs[:, None]
+    )
+    near, far = geometry.neighbor_radius([9, 10])
+    assert near.tolist() == [0.0] * 20
+    assert far.tolist() == [4.0] * 20
+
+
+def test_a_scale_that_is_no_number_sharpens_nothing() -> None:
+    source = SquaredEuclidean().source(random(30, 4))
+    assert not source.sharpen(float("nan"))
+    with pytest.raises(ValueError, match="d0 must be positive and finite, got 1e\\+308"):
+        Cosine(d0=1e308)

@@ -54,11 +54,6 @@ class AnchoredPoints:
         self.finest_eps = float(torch.stack(points.of_units(relate)).max()) * _roundings()
         """Kernels of smaller scales would show rounding."""
 
-    @property
-    def nbytes(self) -> int:
-        """Memory for residuals and table."""
-        return self._residuals.nbytes + self._table.nbytes
-
     def squared(self, rows: slice, columns: Sequence[slice]) -> Iterator[Tensor]:
         """Squared distances `[len(rows), len(cols)]` for each of several adjacent slices."""
         adjacent = slice(columns[0].start, columns[-1].stop)

@@ -69,9 +69,10 @@ class Cosine:
     neighbor: int = 8
 
     def __post_init__(self) -> None:
-        if self.d0 is not None and not self.d0 > 0:
+        if self.d0 is not None and not 0 < 2 * self.d0 < float("inf"):
             raise ValueError(
-                f"d0 must be positive, got {self.d0}; pass None to take the features' own"
+                f"d0 must be positive and finite, got {self.d0}; "
+                "pass None to take the features' own"
             )
 
     def source(self, features: Tensor) -> CostSource:

@@ -23,9 +23,9 @@ from sphere_replay.geometry.anchors import MOST_ANCHORS, AnchoredPoints
 from sphere_replay.geometry.embeddings import UnitRows
 from sphere_replay.numeric import accumulation_dtype
 
-_TOLERATED_ROUNDINGS = 4e5
-"""Of the longest point, which eps must exceed for fast distances: kernels of trained features are
-then good to 1e-5 at worst."""
+_TOLERATED_ROUNDINGS = 6e5
+"""Float32 roundings of the largest squared norm that an eps must exceed for fast distances. Row
+sums of kernels are then good to 1e-5, and mostly to 1e-6."""
 
 _ANCHORED_ABOVE = 512
 """Points from which on anchors are worth their choice; float64 products of fewer are cheap."""
@@ -151,7 +151,7 @@ class PointSource:
 
     def sharpen(self, eps: float) -> bool:
         """Leave a way that kernels of scale eps would show the rounding of."""
-        if eps >= self._finest_eps:
+        if not eps < self._finest_eps:
             return False
         anchored = None
         if self._may_anchor or self._anchored is not None:

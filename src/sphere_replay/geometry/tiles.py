@@ -50,7 +50,7 @@ class TileGeometry(TileStore):
         stacked = vectors.to(self.dtype).reshape(self.size, -1).T.contiguous()
 
         def products(rows: slice, cols: slice, distances: Tensor) -> tuple[Tensor, Tensor | None]:
-            kernel = self._kernel(rows, cols, distances, eps)
+            kernel = self._kernel(distances, eps)
             if others_only:
                 kernel = self._reaching(kernel, eps)
             if rows != cols:
@@ -131,7 +131,7 @@ class TileGeometry(TileStore):
         """Mass, effective size and radius of every neighbourhood of exp(-C/eps)."""
 
         def totals(rows: slice, cols: slice, distances: Tensor) -> list[tuple[Tensor, Tensor]]:
-            kernel = self._kernel(rows, cols, distances, eps)
+            kernel = self._kernel(distances, eps)
             parts = kernel, kernel.square(), kernel * distances
             return [(values.sum(1), values.sum(0)) for values in parts]
 
@@ -168,13 +168,10 @@ class TileGeometry(TileStore):
                 break
         return [eps / self.unit for eps in scales]
 
-    @property
-    def _few(self) -> slice:
-        return slice(0, self.size, 1 + self.size // FEW)
-
     def _radius_of_few(self, neighbor: int) -> float:
         """The median raw distance of a few rows to that neighbour."""
-        few = self._source.block(self._few, slice(0, self.size))
+        rows = slice(0, self.size, 1 + self.size // FEW)
+        few = self._source.block(rows, slice(0, self.size))
         return float(smallest(few, neighbor + 1)[:, -1].median())
 
     def _scales(
@@ -243,7 +240,7 @@ class TileGeometry(TileStore):
             radius[:, rows] = found.to(radius.dtype)
         return radius
 
-    def _kernel(self, rows: slice, cols: slice, distances: Tensor, eps: float) -> Tensor:
+    def _kernel(self, distances: Tensor, eps: float) -> Tensor:
         """exp(-C/eps) of a tile, in memory that the next one is written to."""
         memory = working("kernel", distances.shape, self.dtype, self.device)
         return self._exponential(distances, eps, memory)

@@ -14,6 +14,9 @@ from sphere_replay.geometry.scratch import Lender
 from sphere_replay.geometry.sources import CostSource
 from sphere_replay.geometry.tiles import TileGeometry
 
+_KEPT = 4
+"""Kernels: those of two scales, with and without their diagonals."""
+
 
 class WholeGeometry(TileGeometry):
     """A single tile, which is kept like the kernels made of it."""
@@ -21,20 +24,16 @@ class WholeGeometry(TileGeometry):
     def __init__(self, source: CostSource) -> None:
         super().__init__(source)
         self._tile = source.size
-        self._kernels: dict[float, Tensor] = {}
+        self._kernels: dict[tuple[float, bool], Tensor] = {}
         self._lender = Lender()
 
     def apply_kernel(self, eps: float, vectors: Tensor, *, others_only: bool = False) -> Tensor:
         """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`."""
         self._sharpen(eps)
-        kernel = self._kernel_at(eps)
-        if others_only:
-            kernel = self._reaching(kernel, eps).fill_diagonal_(0)
+        kernel = self._kernel_at(eps, others_only=others_only)
         values = vectors.to(self.dtype)
         # K is symmetric, and a few rows times K are faster than K times a few columns.
-        products = kernel @ values if values.ndim == 1 else (values.T.contiguous() @ kernel).T
-        if others_only:
-            kernel.fill_diagonal_(1)  # as it was: it is kept
+        products = values @ kernel if values.ndim == 1 else (values.T.contiguous() @ kernel).T
         return products.to(self._vector_dtype)
 
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
@@ -50,21 +49,31 @@ class WholeGeometry(TileGeometry):
 
     def _fill(self) -> None:
         if not self._filled:
-            self._filled, whole = True, slice(0, self.size)
+            whole = slice(0, self.size)
             self._kept[0, 0] = self._source.block(whole, whole, self._memory())
+            self._filled = True
 
     def _memory(self) -> Tensor:
         return self._lender.tensor((self.size, self.size), self.dtype, self.device)
 
-    def _kernel(self, rows: slice, cols: slice, distances: Tensor, eps: float) -> Tensor:
+    def _kernel(self, distances: Tensor, eps: float) -> Tensor:
         return self._kernel_at(eps)
 
-    def _kernel_at(self, eps: float) -> Tensor:
-        scale = eps * self.unit
-        if scale not in self._kernels:
-            self._fill()
-            self._kernels[scale] = self._exponential(self._kept[0, 0], eps, self._memory())
-        return self._kernels[scale]
+    def _kernel_at(self, eps: float, *, others_only: bool = False) -> Tensor:
+        """exp(-C/eps), without its diagonal if so asked; not to be written to."""
+        key = eps * self.unit, others_only
+        if (kept := self._kernels.get(key)) is not None:
+            return kept
+        self._fill()
+        costs, keep = self._kept[0, 0], len(self._kernels) < _KEPT
+        memory = self._memory() if keep else torch.empty_like(costs)
+        if others_only:
+            kernel = self._reaching(memory.copy_(self._kernel_at(eps)), eps).fill_diagonal_(0)
+        else:
+            kernel = self._exponential(costs, eps, memory)
+        if keep:
+            self._kernels[key] = kernel
+        return kernel
 
     def _pairs_of_rank(self, ranks: Sequence[int]) -> list[float]:
         (values,) = self._pair_values()
