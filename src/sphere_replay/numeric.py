@@ -19,8 +19,8 @@ def percentile(values: Tensor, fraction: float) -> float:
     """Percentile by linear interpolation between order statistics, at any length."""
     position = fraction * (values.numel() - 1)
     below = int(position)
-    low, *high = values.flatten().sort().values[below : below + 2].tolist()
-    return low + (high[0] - low) * (position - below) if high else low
+    around: list[float] = values.flatten().sort().values[below : below + 2].tolist()
+    return around[0] + (around[-1] - around[0]) * (position - below)
 
 
 def effective_sample_size(probabilities: Tensor) -> float:
