@@ -175,7 +175,7 @@ def test_a_large_memory_is_tiled_within_its_budget() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 6, 26])
-@pytest.mark.parametrize("width", [30, 501, 4000])
+@pytest.mark.parametrize("width", [30, 501, 2048, 2049, 4000])
 def test_smallest_values_of_rows(count: int, width: int) -> None:
     from sphere_replay.geometry.order import smallest
 

@@ -24,6 +24,11 @@ _CHUNK_ELEMENTS = 1 << 16
 """What a core's cache holds in float64 while it is measured and moved."""
 _FEW, _SAMPLE = 64, 256
 _GOLDEN = (5**0.5 - 1) / 2
+_NEAR = 0.5
+"""Squared length of a mean from which on unit rows count as near to it: 1 - this is their mean
+squared distance."""
+_SHORTEST, _LONGEST = 1e-15, 1e15
+"""Lengths of rows whose squares float32 can add up."""
 _HELD_ELEMENTS = 1 << 22
 """Smaller sets are normalised once and held, which costs at most 32 MiB."""
 
@@ -115,14 +120,39 @@ class UnitRows:
             lambda rows: work(rows, self._unit(rows, self._working(rows), exact=False))
         )
 
-    def all(self, dtype: torch.dtype, origin: Tensor | None = None) -> Tensor:
-        """Every unit row `[m, d]`, as seen from `origin` `[d]`, in the given precision."""
+    def all(self, dtype: torch.dtype) -> Tensor:
+        """Every unit row `[m, d]` in the given precision."""
         points = torch.empty(self._features.shape, dtype=dtype, device=self._features.device)
 
         def write(rows: slice, block: Tensor) -> None:
-            points[rows] = block if origin is None else block.sub_(origin)
+            points[rows] = block
 
         self.of_units(write)
+        return points
+
+    def seen_from(self, origin: Tensor) -> Tensor:
+        """Every unit row minus `origin` `[d]`, their mean or so, in float32: `[m, d]`.
+
+        In float64 until the origin is subtracted: rows near to it would lose digits. Where most are
+        far, float32 loses none that matter and takes a fifth of the time.
+        """
+        dtype = torch.float32
+        points = torch.empty(self._features.shape, dtype=dtype, device=self._features.device)
+        far = float(origin.square().sum()) < _NEAR
+        # Points of a single number are 1 and -1, on which no rounding may show.
+        plain = self._features.dtype == dtype and not self.centered and points.shape[1] > 1
+        shift = -origin.to(dtype)
+
+        def write(rows: slice) -> None:
+            if far and plain:
+                features = self._features[rows]
+                norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+                if float(norms.min()) > _SHORTEST and float(norms.max()) < _LONGEST:
+                    torch.addcmul(shift, features, norms.reciprocal_(), out=points[rows])
+                    return
+            points[rows] = self._unit(rows, self._working(rows), exact=False).sub_(origin)
+
+        self._of_blocks(write)
         return points
 
     def _of_blocks(self, work: Callable[[slice], Result]) -> list[Result]:

@@ -9,11 +9,8 @@ from torch import Tensor
 from sphere_replay.geometry.scratch import working
 
 _NUMPY = find_spec("numpy") is not None
-_SORTED_WHOLE = 1024
-"""Columns up to which numpy sorts a row faster than candidates are found."""
-
-_SORTED_BEST = 512
-"""Columns beyond which it sorts two halves faster than the whole."""
+_PARTED_WHOLE = 2048
+"""Columns up to which numpy parts a row faster than candidates are found."""
 
 _GROUP = 4
 _RADIX_BITS = 16
@@ -22,19 +19,18 @@ _BIT_PATTERN = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 def smallest(rows: Tensor, count: int) -> Tensor:
     """The `count` smallest values of each row `[t, n]`, ascending: `[t, count]`."""
-    if rows.shape[1] > _SORTED_WHOLE and (columns := _candidates(rows, count)) is not None:
+    by_numpy = _NUMPY and rows.device.type == "cpu"
+    short = by_numpy and rows.shape[1] <= _PARTED_WHOLE
+    if not short and (columns := _candidates(rows, count)) is not None:
         rows = rows.gather(1, columns)
-    if rows.shape[1] <= _SORTED_WHOLE and _NUMPY and rows.device.type == "cpu":
-        # Vectorised, and so several times faster than any selection by torch.
-        ordered = working("sorted rows", rows.shape, rows.dtype, rows.device).copy_(rows)
-        parts = torch.split(ordered, _SORTED_BEST, dim=1)
-        for part in parts:
-            part.numpy().sort(axis=1)
-        nearest = torch.cat([part[:, :count] for part in parts], dim=1)
-        if len(parts) > 1:
-            nearest.numpy().sort(axis=1)
-        return nearest[:, :count]
-    return rows.topk(count, dim=1, largest=False).values
+    if not by_numpy:
+        return rows.topk(count, dim=1, largest=False).values
+    # Vectorised, and so several times faster than any selection by torch.
+    parted = working("parted rows", rows.shape, rows.dtype, rows.device).copy_(rows)
+    parted.numpy().partition(count - 1, axis=1)
+    nearest = parted[:, :count].clone()
+    nearest.numpy().sort(axis=1)
+    return nearest
 
 
 def _candidates(rows: Tensor, count: int) -> Tensor | None:

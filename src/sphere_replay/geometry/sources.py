@@ -35,8 +35,9 @@ _DIRECT_BELOW = {torch.float64: 1e-3, torch.float32: 1e-8}
 
 _DIRECT_CHUNK = 1 << 22
 
-_LONG = 256
-"""Features from which on a quarter of the products takes longer than copying it."""
+_LONG, _BAND = 128, 128
+"""Features from which on products take longer than copying them, and rows that are multiplied at a
+time where half of what they give is copied."""
 
 
 class CostSource(Protocol):
@@ -107,7 +108,7 @@ class PointSource:
         """What the present way serves; the sharp one serves all."""
         if dtype == torch.float32 and not root:
             origin = points.rough_center() if origin is None else origin
-            self._fast = points.all(dtype, origin=origin)
+            self._fast = points.seen_from(origin)
             self._norms = torch.linalg.vector_norm(self._fast, dim=1).square_()
             largest = float(self._norms.max())
             self._finest_eps = _TOLERATED_ROUNDINGS * torch.finfo(dtype).eps * largest
@@ -242,14 +243,15 @@ def _recompute_close(squared: Tensor, left: Tensor, right: Tensor, threshold: fl
 
 
 def _self_products(points: Tensor, out: Tensor | None = None) -> Tensor:
-    """`points @ points.T`; of long points three quarters are computed and one is mirrored."""
+    """`points @ points.T`; of long points little more than half is computed, the rest mirrored."""
     if points.shape[1] < _LONG:
         return torch.mm(points, points.T, out=out)
-    half = len(points) // 2
-    products = points.new_empty(len(points), len(points)) if out is None else out
-    torch.mm(points[:half], points.T, out=products[:half])
-    torch.mm(points[half:], points[half:].T, out=products[half:, half:])
-    products[half:, :half] = products[:half, half:].T
+    size = len(points)
+    products = points.new_empty(size, size) if out is None else out
+    for start in range(0, size, _BAND):
+        band = slice(start, min(start + _BAND, size))
+        torch.mm(points[band], points[start:].T, out=products[band, start:])
+        products[band.stop :, band] = products[band, band.stop :].T
     return products
 
 
