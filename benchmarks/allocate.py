@@ -43,6 +43,9 @@ BUSY, TRAINED, CALIBRATED = "busy", "trained", "calibrated"
 TRAINED_CALIBRATED = f"{TRAINED}, {CALIBRATED}"
 """What is unusual about a cell."""
 
+_FARTHEST = 25
+"""The neighbour that `Sphere.vision()` looks for."""
+
 RATIOS = {
     "naive / sphere": ("naive", "sphere"),
     "topk / sphere": ("topk", "sphere"),
@@ -238,15 +241,15 @@ def _contestants(plan: Plan, size: int, dim: int) -> dict[str, Call]:
 def _passes(unit: Tensor) -> Call:
     """The passes over C of a plain allocation, in one thread and in memory that is there already.
 
-    Products, distances, sorted rows, two kernels and two products with each of them.
+    Products, distances, parted rows, two kernels and two products with each of them.
     """
     size = len(unit)
-    cost, ordered, *kernels = torch.empty(4, size, size)
+    cost, parted, *kernels = torch.empty(4, size, size)
     vector = torch.ones(size)
 
     def passes() -> None:
         torch.mm(unit, unit.T, out=cost).mul_(-2).add_(2)
-        ordered.copy_(cost).numpy().sort(axis=1)
+        parted.copy_(cost).numpy().partition(min(_FARTHEST, size - 1), axis=1)
         for kernel in kernels:
             torch.mul(cost, -1.0, out=kernel).exp_()
             vector @ kernel, vector @ kernel
@@ -339,8 +342,8 @@ BENCHMARK = Benchmark(
         `torch.topk` in place of the sort; both are left out where their matrices take gigabytes
         (m > {Plan.naive_up_to}). `gemm` is `H @ H.T` alone; `gemm into` writes the products
         into memory that is already there. `passes` are those over C of a plain allocation, bare
-        and in one thread: products, distances, sorted rows, two kernels and two products with
-        each of them.
+        and in one thread: products, distances, rows parted at their furthest neighbour, two
+        kernels and two products with each of them.
 
         From m = {Plan.tiled_from} on the library chooses tiles by itself: `tiled` keeps the
         distances that fit into {DEFAULT_BUDGET >> 20} MiB, `unkept` none (every tile is made
@@ -362,8 +365,9 @@ BENCHMARK = Benchmark(
 
         What the naive version spends most of its time on is sorting whole rows for two
         neighbour radii, and `topk` shows how much of the gain a partial selection alone brings.
-        Here groups of columns are compared by their minima, and only the few that can hold near
-        neighbours are looked into. Beyond the memory budget, tiles that were not kept are made
+        Here numpy parts rows of up to 2,048 memories; of longer ones groups of columns are
+        compared by their minima, and only the few that can hold near neighbours are looked
+        into. Beyond the memory budget, tiles that were not kept are made
         again in each pass, so time then follows the products: the larger d, the more a tile is
         worth keeping.
 
@@ -373,11 +377,11 @@ BENCHMARK = Benchmark(
         1,024 memories everything, runs in one thread. Pieces and their order do not depend on
         the threads, and so neither does any bit of the result.
 
-        Up to 1,024 memories C is one piece, and its two kernels are kept. An allocation of 500
-        is then its `passes` and about as long again: features that are normalised in float64, a
-        hundred operations on vectors of 500 numbers, and the way to the thread and back. A GEMM
-        on all threads is a hard unit there, for it is the only one of the passes that gains by
-        a second thread.
+        Up to 1,024 memories C is one piece, and its two kernels are kept; of the products of
+        long features little more than half is computed, and the rest mirrored. An allocation of
+        500 is then its `passes` and a hundred operations on vectors of 500 numbers, with the way
+        to the thread and back. A GEMM on all threads is a hard unit there, for it is the only
+        one of the passes that gains by a second thread.
 
         Trained features lie in clusters, where |a|² + |b|² - 2ab loses digits. Points are then
         seen from the nearest of up to 64 anchors, which keeps the products in float32; float64
