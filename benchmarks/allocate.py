@@ -350,8 +350,8 @@ BENCHMARK = Benchmark(
         anew in every pass), `dense` all. MiB are peaks beyond the inputs, each measured in a
         process of its own.
 
-        Cases: `busy` runs beside a process of another session that keeps one core busy, all
-        contestants alike. `trained` takes the features of an MLP trained on digits (moved by up
+        Cases: `busy` runs beside another process that keeps one core busy, all contestants
+        alike. `trained` takes the features of an MLP trained on digits (moved by up
         to a pixel), against normal ones of the same size. `calibrated` is
         `Sphere.calibrated()` with labels in place of `Sphere.vision()`.
     """,

@@ -1,7 +1,8 @@
 """Features as points on the unit sphere.
 
 Rows are normalised in float64, so that points which differ in length alone coincide to the last
-digit, and block by block on demand, so that a large memory needs no second copy of its features.
+digit (but for `seen_from`, where no digit depends on it), and block by block on demand, so that a
+large memory needs no second copy of its features.
 """
 
 from collections.abc import Callable

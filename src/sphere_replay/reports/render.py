@@ -76,7 +76,8 @@ def to_brief(table: Table, cells: Sequence[Cell]) -> str:
     note = f"{measure.title}, mean over n = {seeds} seeds"
     baselines = dict.fromkeys(row.baseline for row in table.rows if row.method in methods)
     if others := [name for name in baselines if name]:
-        note += f"; in parentheses the paired gain over {' or '.join(others)} with its 95% interval"
+        over = " or ".join(others) if len(others) <= 2 else "the row of its host"
+        note += f"; in parentheses the paired gain over {over} with its 95% interval"
     return "\n".join([*("| " + " | ".join(row) + " |" for row in rows), "", note + "."]) + "\n"
 
 
