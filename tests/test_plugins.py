@@ -265,6 +265,13 @@ def test_a_dataset_of_other_classes_is_refused(tmp_path: Path) -> None:
         (SELECTION.replace("needs_scores, ", "").replace("True, F", "F"), "lacks needs_scores"),
         (SELECTION.replace("mine", "my own"), "has no spaces"),
         (
+            "from sphere_replay.hosts import ExperienceReplay\n"
+            "from sphere_replay.hosts.options import HostOptions\n"
+            "from sphere_replay.plugins import host\n"
+            "host('x')(type('X', (ExperienceReplay,), {'OPTIONS': HostOptions}))",
+            "make HostOptions a subclass of ExperienceOptions",
+        ),
+        (
             "from sphere_replay.plugins import host\nhost('x', learning=1)(object)",
             "must be a subclass of sphere_replay.hosts.Host",
         ),

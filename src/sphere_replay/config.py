@@ -190,7 +190,9 @@ def from_options(kind: type[Value], given: Mapping[str, Any]) -> Value:
     options = {}
     for name, value in given.items():
         if name not in known:
-            raise ConfigError(unknown("option", name, known) if known else f"no option {name!r}")
+            raise ConfigError(
+                unknown("option", name, known) if known else f"no option {name!r}: it has none"
+            )
         default = known[name].default
         if type(default) is float and type(value) is int:
             value = float(value)

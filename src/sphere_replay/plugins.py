@@ -79,6 +79,12 @@ def host(name: str, **settings: Any) -> Callable[[HostType], HostType]:
     def add(made: HostType) -> HostType:
         if not (isinstance(made, type) and issubclass(made, Host)):
             raise ConfigError(f"host {name!r} must be a subclass of sphere_replay.hosts.Host")
+        inherited = next(base.OPTIONS for base in made.__mro__[1:] if hasattr(base, "OPTIONS"))
+        if not issubclass(made.OPTIONS, inherited):
+            raise ConfigError(
+                f"host {name!r}: its OPTIONS must extend those of the host that it extends: make "
+                f"{made.OPTIONS.__name__} a subclass of {inherited.__name__}"
+            )
         _check_settings(f"host {name!r}", settings)
         registered: type[Host] = made
         register("host", HOSTS, name, registered)

@@ -44,6 +44,8 @@ def check_features(features: Tensor) -> Tensor:
             f"features must have shape [m, d] with d >= 1, got {list(features.shape)}; "
             "flatten everything after the first dimension"
         )
+    if features.layout != torch.strided:
+        raise ValueError(f"features must be dense, got {features.layout}; use .to_dense()")
     if not features.is_floating_point():
         raise ValueError(f"features must be floating point, got {features.dtype}; use .float()")
     features = features.detach()
@@ -83,6 +85,13 @@ def check_positive(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < float("inf"):
             raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def check_counts(**values: int) -> None:
+    """Every named value is a whole number above zero."""
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
 
 
 def check_fraction(**values: float) -> None:

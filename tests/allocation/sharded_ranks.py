@@ -101,6 +101,26 @@ def complaint(rank: int, ranks: int) -> str:
     return "none"
 
 
+def disagreement(rank: int, ranks: int) -> list[str]:
+    """What a rank is told if one has another precision, or labels of its own."""
+    features, increments, labels = spread(60, torch.float32)
+    own = shards(60, ranks)[rank]
+    odd = rank == 1
+    half = torch.bfloat16 if odd else torch.float16
+    told = []
+    for feature, increment, label in (
+        (features.to(half), increments, None),
+        (features, increments.double() if odd else increments, None),
+        (features, increments, labels if odd else None),
+    ):
+        try:
+            own_labels = None if label is None else label[own]
+            allocate_sharded(increment[own], feature[own], labels=own_labels)
+        except ValueError as error:
+            told.append(str(error))
+    return told
+
+
 def join(folder: Path, name: str, rank: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -117,6 +137,7 @@ def work(folder: Path, rank: int) -> None:
     pair = dist.new_group([2, 3])
     results: dict[str, Any] = {name: found(name, rank, RANKS) for name in CASES}
     results["complaint"] = complaint(rank, RANKS)
+    results["disagreement"] = disagreement(rank, RANKS)
     if rank >= 2:
         results["pair"] = {name: found(name, rank - 2, 2, pair) for name in CASES}
     torch.set_num_threads(2)

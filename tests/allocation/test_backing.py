@@ -283,7 +283,7 @@ class TestErrors:
             (torch.zeros(3, dtype=torch.int64), "4 increments but 3 labels"),
             (torch.zeros(4), r"int64 class numbers, got torch\.float32; use \.long"),
             (torch.zeros(4, dtype=torch.int32), r"got torch\.int32"),
-            (torch.zeros(4, 2, dtype=torch.int64), r"shape \[m\].*got \[4, 2\]; use \.argmax"),
+            (torch.zeros(4, 2, dtype=torch.int64), r"shape \[m\].*got \[4, 2\]; use .*\.argmax"),
         ],
     )
     def test_labels_that_are_none(self, labels: Tensor, message: str) -> None:

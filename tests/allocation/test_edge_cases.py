@@ -256,8 +256,14 @@ class TestErrors:
             FixedScales(eps_s=0.0, eps_t=1.0, tau=1.0)
         with pytest.raises(ValueError, match="tau must be finite and not negative"):
             FixedScales(eps_s=1.0, eps_t=1.0, tau=-1.0)
-        with pytest.raises(ValueError, match="k_s must be positive"):
+        with pytest.raises(ValueError, match="k_s must be a whole number of at least 1, got 0"):
             NeighborScales(k_s=0)
+        with pytest.raises(ValueError, match=r"k_t must be a whole number.*got 2\.5"):
+            NeighborScales(k_t=2.5)  # type: ignore[arg-type]  # on purpose
+        with pytest.raises(TypeError, match="recipe must be a Sphere"):
+            allocate(torch.ones(3), torch.eye(3), "vision")  # type: ignore[arg-type]  # on purpose
+        with pytest.raises(ValueError, match=r"use \.to_dense"):
+            allocate(torch.ones(3), torch.eye(3).to_sparse())
         with pytest.raises(ValueError, match="c_beta must be positive and finite, got inf"):
             SpreadScales(c_beta=math.inf)
         with pytest.raises(ValueError, match="d0 must be positive"):

@@ -100,6 +100,15 @@ def test_what_is_wrong_on_one_rank_is_said_on_all(results: list[dict[str, Any]])
     assert "rank 2 cannot go on" in told[0]
 
 
+def test_ranks_that_disagree_are_shown_to_all(results: list[dict[str, Any]]) -> None:
+    for part in results:
+        precision, increments, labels = part["disagreement"]
+        assert "features differ between ranks" in precision
+        assert "torch.bfloat16" in precision
+        assert "torch.float64 and no labels" in increments
+        assert "torch.float32 and labels" in labels
+
+
 def test_a_rank_that_dies_ends_all_with_a_message(folder: Path) -> None:
     assert json.loads((folder / "codes.json").read_text())["die"] == [1, 3, 1, 1]
     for rank in (0, 2, 3):

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from sphere_replay.geometry.embeddings import UnitRows
+from sphere_replay.geometry.embeddings import UnitRows, center_embeddings, lengths
 from sphere_replay.geometry.sources import fast_squared, sharp_squared
 from tensors import random
 
@@ -52,3 +52,22 @@ def test_mirrored_products_are_products(size: int, dim: int) -> None:
     points = normalize(random(size, dim, seed=2, dtype=torch.float64), dim=1)
     squared = sharp_squared(points, points, torch.float64, same=True).fill_diagonal_(0)
     torch.testing.assert_close(squared, fast_squared(points, points).fill_diagonal_(0))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_long_rows_have_lengths_good_to_a_rounding(*, transposed: bool) -> None:
+    rows = random(20, 30_000, seed=3).abs()
+    rows = rows.T.contiguous().T if transposed else rows
+    found = lengths(rows).double()
+    torch.testing.assert_close(
+        found, rows.double().norm(dim=1, keepdim=True), rtol=2 * FLOAT32, atol=0
+    )
+
+
+def test_features_that_require_gradients_leave_nothing_behind() -> None:
+    rows = features(1.0)
+    expected = center_embeddings(rows)
+    centered = center_embeddings(rows.clone().requires_grad_())
+    assert not centered.requires_grad
+    assert torch.equal(centered, expected)
+    assert not center_embeddings(rows).requires_grad

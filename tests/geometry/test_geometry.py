@@ -15,6 +15,7 @@ from sphere_replay.geometry import (
     Euclidean,
     Geometry,
     PermutedGeometry,
+    Precomputed,
     SquaredEuclidean,
     TiledGeometry,
     WholeGeometry,
@@ -183,6 +184,16 @@ def test_smallest_values_of_rows(count: int, width: int) -> None:
     rows[2] = 1.0
     rows[3] = rows[3].round()
     assert torch.equal(smallest(rows, count), rows.sort(dim=1).values[:, :count])
+
+
+def test_a_negative_zero_is_no_distance_either() -> None:
+    places = torch.rand(1100, 1, generator=seeded())
+    matrix = (places - places.T).abs()
+    matrix[:300, :300] = 0.0
+    signed = matrix.clone()
+    signed[:300, :300] = -0.0
+    plain, odd = (build_geometry(costs, Precomputed()) for costs in (matrix, signed))
+    assert odd.median_distance() == plain.median_distance() > 0
 
 
 def test_permuted_geometry_is_the_geometry_of_permuted_rows(features: Tensor) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sphere_replay.memory import Memory, Offer
+from sphere_replay.memory import ClassBalanced, Memory, Offer
 from states import spelled
 from tensors import random, seeded
 
@@ -99,6 +99,14 @@ def test_storage_made_in_inference_mode_can_be_written_outside() -> None:
         memory.add(logits=torch.zeros(1, 3))
     memory.add(logits=torch.ones(1, 3))
     assert memory["logits"].tolist() == [[1.0] * 3]
+
+
+def test_a_memory_made_in_inference_mode_can_be_used_outside() -> None:
+    with torch.inference_mode():
+        memory = Memory(5, generator=seeded())
+        memory.add(x=torch.arange(5))
+    memory.add(x=torch.arange(5, 9))
+    assert len(memory) == 5
 
 
 def test_the_default_device_does_not_leak_in() -> None:
@@ -218,8 +226,12 @@ def test_membership_and_repr_name_the_fields() -> None:
 
 
 def test_construction_errors() -> None:
-    with pytest.raises(ValueError, match="capacity must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="capacity must be a whole number of at least 1, got 0"):
         Memory(0, generator=seeded())
+    with pytest.raises(ValueError, match=r"whole number of at least 1, got 1\.5"):
+        Memory(1.5, generator=seeded())  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(TypeError, match=r"a policy such as ClassBalanced\(\), got 'reservoir'"):
+        Memory(3, "reservoir", generator=seeded())  # type: ignore[arg-type]  # on purpose
     with pytest.raises(ValueError, match=r"reservoir admission draws.*generator=torch\.Generator"):
         Memory(3)
     assert len(Memory(3, Scripted())) == 0
@@ -254,6 +266,19 @@ def test_a_batch_that_does_not_fit_is_refused_whole(
         memory.add(**fields)
     assert spelled(memory.state_dict()) == before
     assert torch.equal(source.get_state(), state)
+
+
+def test_an_offer_that_its_policy_refuses_moves_no_later_draw() -> None:
+    def kept(*, refused: bool) -> list[int]:
+        memory = Memory(4, ClassBalanced(), generator=seeded())
+        for start in range(0, 60, 6):
+            if refused and start == 0:
+                with pytest.raises(ValueError, match="labels"):
+                    memory.add(x=torch.arange(6), y=torch.zeros(6, 2).long())
+            memory.add(x=torch.arange(start, start + 6), y=torch.arange(6) % 2)
+        return memory["x"].tolist()
+
+    assert kept(refused=True) == kept(refused=False)
 
 
 def test_reading_and_editing_errors() -> None:

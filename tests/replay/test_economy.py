@@ -85,6 +85,16 @@ def test_out_of_reach_of_all_landmarks_their_mean_stands() -> None:
     assert float(neighbors[2]) < 1e-6
 
 
+def test_out_of_reach_where_cells_alone_are_near_their_mean_stands() -> None:
+    points = torch.eye(3)[torch.arange(300) % 3] + 1e-3 * torch.randn(300, 3, generator=generator())
+    geometry = build_geometry(points, kind="sparse")
+    landmarks = torch.tensor([0, 3])  # of the first group alone
+    found, neighbors = carried_increments(torch.ones(300), landmarks, geometry, eps=1e-3)
+    assert found.isfinite().all()
+    torch.testing.assert_close(found, torch.ones(300))
+    assert (neighbors[torch.arange(300) % 3 > 0] < 1e-6).all()
+
+
 def test_what_is_carried_is_weighed_with_the_scales_of_all() -> None:
     replay = engine(landmarks=6)
     draw = replay.draw(4, Scorer(TABLE))

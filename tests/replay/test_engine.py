@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from replay.scripted import (
     MANY,
@@ -20,12 +21,14 @@ from replay.scripted import (
 from sphere_replay.allocation import Sphere
 from sphere_replay.memory import Memory
 from sphere_replay.replay import (
+    Economy,
     Engine,
     MirProportional,
     MirTop,
     SphereSelection,
     Uniform,
 )
+from sphere_replay.scoring import Scores
 
 
 @pytest.mark.parametrize(
@@ -223,3 +226,42 @@ def test_unit_mass_changes_the_scale_and_nothing_else() -> None:
         scorer = Scorer(torch.arange(1.0, 10.0))
         drawn.append([replay.draw(4, scorer).indices.tolist() for _ in range(4)])
     assert drawn[0] == drawn[1]
+
+
+def failing(slots: Tensor, *, increments: bool = True) -> Scores:
+    raise RuntimeError("no gradient")
+
+
+def test_a_scoring_that_fails_is_made_up_for_at_the_next_draw() -> None:
+    replay = Engine(filled(8), Given(), generator=generator(), every=3)
+    with pytest.raises(RuntimeError, match="no gradient"):
+        replay.draw(2, failing)
+    scorer = Scorer(torch.ones(8))
+    assert [replay.draw(2, scorer).rescored for _ in range(3)] == [True, False, False]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no gradient"):
+            replay.draw(2, failing)
+    assert replay.draw(2, scorer).rescored
+
+
+def test_a_scoring_that_fails_leaves_weights_with_their_slots() -> None:
+    replay = Engine(filled(40), Given(), generator=generator(), every=1, pool=6)
+    replay.draw(2, Scorer(torch.ones(40)))
+    before = replay.schedule.slots.tolist()
+    with pytest.raises(RuntimeError, match="no gradient"):
+        replay.draw(2, failing)
+    assert replay.schedule.slots.tolist() == before
+
+
+def test_the_default_device_does_not_leak_into_draws() -> None:
+    memory, table = filled(20), torch.ones(20)
+    with torch.device("meta"):
+        uniform = Engine(memory, Uniform(), generator=generator())
+        pooled = Engine(memory, Given(), generator=generator(), pool=9)
+        economical = Engine(memory, Given(), generator=generator(), economy=Economy(landmarks=4))
+        drawn = [
+            uniform.draw(3, no_scores),
+            pooled.draw(3, Scorer(table)),
+            economical.draw(3, Scorer(table)),
+        ]
+    assert all(draw.indices.device.type == "cpu" for draw in drawn)

@@ -14,6 +14,7 @@ from sphere_replay.memory import Memory
 from sphere_replay.numeric import median
 from sphere_replay.replay import Replay, SphereSelection, Uniform
 from sphere_replay.replay.reading import reading
+from sphere_replay.scoring import NonFiniteError
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -366,6 +367,36 @@ def test_a_gradient_that_overflowed_is_not_scored() -> None:
     model.zero_grad()
     learnt(model)
     assert replay.draw(4).rescored
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_neighbours_vote_on_whole_numbers_of_any_kind(dtype: torch.dtype) -> None:
+    memory = Memory(40, generator=generator(1))
+    x, y = examples(50)
+    memory.add(x=x, y=y.to(dtype))
+    model = Net()
+    learnt(model)
+    replay = Replay(memory, select=Sphere.calibrated(), model=model, lr=0.1, generator=generator(2))
+    drawn = replay.draw(4)
+    assert drawn.weighting is not None
+    assert "label_noise" in drawn.weighting.details
+
+
+def test_what_is_no_selection_is_named() -> None:
+    with pytest.raises(TypeError, match="a selection or a recipe, got None"):
+        Replay(remembered(), select=None, model=Net(), lr=0.1, generator=generator())  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_scaler_that_is_switched_off_excuses_no_gradient() -> None:
+    model = Net()
+    learnt(model)
+    next(model.parameters()).grad = torch.full_like(next(model.parameters()), float("nan"))
+    off = torch.amp.GradScaler("cpu", enabled=False)
+    replay = Replay(
+        remembered(), select=SPHERE, model=model, lr=0.1, scaler=off, generator=generator(2)
+    )
+    with pytest.raises(NonFiniteError):
+        replay.draw(4)
 
 
 def test_a_resumed_loop_draws_the_same() -> None:

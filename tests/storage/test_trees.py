@@ -202,6 +202,14 @@ def test_fingerprints_are_what_manifests_and_file_names_hold() -> None:
         assert fingerprint(tensors | changed) != expected
 
 
+def test_fingerprints_of_half_precision_and_of_views_that_are_not_resolved() -> None:
+    half = torch.tensor([1.0, -2.5], dtype=torch.bfloat16)
+    assert fingerprint({"a": half}) != fingerprint({"a": -half})
+    numbers = torch.tensor([1 + 2j, 3 - 1j])
+    flipped = torch.tensor([1 - 2j, 3 + 1j])
+    assert fingerprint({"a": numbers.conj()}) == fingerprint({"a": flipped})
+
+
 def test_a_model_has_the_fingerprint_of_its_state() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     with torch.no_grad():

@@ -84,7 +84,9 @@ def allocate(
     Raises:
         ValueError: for shapes that do not match or values that are not finite, naming the first.
     """
-    recipe = recipe or Sphere.vision()
+    recipe = Sphere.vision() if recipe is None else recipe
+    if not isinstance(recipe, Sphere):
+        raise TypeError(f"recipe must be a Sphere, such as Sphere.vision(), got {recipe!r}")
     delta = check_increments(increments)
     if labels is not None:
         labels = check_labels(labels, len(delta))

@@ -144,7 +144,7 @@ def check_labels(labels: Tensor, size: int) -> Tensor:
     if labels.ndim != 1:
         raise ValueError(
             f"labels must have shape [m], one class number per memory, got {list(labels.shape)}; "
-            "use .argmax(dim=1) for one-hot rows"
+            "use .flatten() for columns of one, .argmax(dim=1) for one-hot rows"
         )
     if len(labels) != size:
         raise ValueError(f"{size} increments but {len(labels)} labels: both need one per memory")

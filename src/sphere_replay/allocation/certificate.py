@@ -83,12 +83,13 @@ def certify(
         return Certificate(1.0, 1.0, 0)  # nothing is left to compare
     chances = _chances(result)
     generator = torch.Generator().manual_seed(seed)
-    points = torch.rand(ROWS, dtype=torch.float64, generator=generator).to(chances.device)
+    points = torch.rand(ROWS, dtype=torch.float64, generator=generator, device="cpu").to(chances)
     chosen = torch.searchsorted(chances.cumsum(0) / chances.sum(), points)
     chosen = chosen.clamp_(max=len(delta) - 1)
     terms = _Terms(result, trace, delta, recipe, labels)
     height = max(1, _PANEL_BYTES // (8 * geometry.size))
-    before = torch.randint(len(delta), (_ROWS_BEFORE,), generator=generator).to(delta.device)
+    before = torch.randint(len(delta), (_ROWS_BEFORE,), generator=generator, device="cpu")
+    before = before.to(delta.device)
     terms.level((part, rows(part)) for part in torch.split(before, height))
     bounds = torch.cat([terms.of(part, rows(part)) for part in torch.split(chosen, height)])
     sampled = bounds / chances[chosen]

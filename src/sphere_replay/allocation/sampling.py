@@ -67,11 +67,11 @@ def draw(
 def draw_distinct(size: int, count: int, generator: torch.Generator | None = None) -> Tensor:
     """`count` distinct numbers below `size`, uniformly and in random order; all if few."""
     if size > LARGE and 2 * count < size:
-        found = torch.randint(size, (2 * count + SPARE,), generator=generator)
+        found = torch.randint(size, (2 * count + SPARE,), generator=generator, device="cpu")
         found = first_of_each(found)[:count]
         if len(found) == count:
             return found
-    return torch.randperm(size, generator=generator)[:count]
+    return torch.randperm(size, generator=generator, device="cpu")[:count]
 
 
 def inclusion_probabilities(weights: Tensor, count: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sphere_replay.geometry import Geometry
 from sphere_replay.numeric import median, percentile
-from sphere_replay.validation import Choice, check_fraction, check_positive
+from sphere_replay.validation import Choice, check_counts, check_fraction, check_positive
 
 EPS_FLOOR = 1e-12
 """Smallest kernel scale. It binds where half of the memories coincide with their k_s neighbours;
@@ -94,7 +94,8 @@ class NeighborScales:
     quantile: float = 0.95
 
     def __post_init__(self) -> None:
-        check_positive(k_s=self.k_s, k_t=self.k_t, t_frac=self.t_frac)
+        check_counts(k_s=self.k_s, k_t=self.k_t)
+        check_positive(t_frac=self.t_frac)
         check_fraction(decay=self.decay, quantile=self.quantile)
 
     def bandwidths(self, geometry: Geometry) -> tuple[float, float]:

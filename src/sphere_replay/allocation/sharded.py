@@ -72,6 +72,8 @@ def allocate_sharded(
     except (TypeError, ValueError) as error:
         problem = str(error)
     places.ring.agree(problem)
+    given = "no labels" if labels is None else "labels"
+    places.ring.alike("increments and labels", f"{increments.dtype} and {given}")
     whole = allocate(
         places.gather(increments.to(torch.promote_types(increments.dtype, torch.float32))),
         places,

@@ -77,7 +77,7 @@ def build_geometry(
     are few), tiled within it beyond that. Approximate ones hold a copy of the points in float32, up
     to 256 MiB for pairs of cells, and about 200 MiB to work in.
     """
-    distance, kind = distance or SquaredEuclidean(), Kind(kind)
+    distance, kind, budget = distance or SquaredEuclidean(), Kind(kind), int(budget)
     source = distance.source(features)
     size = f"{source.size} memories"
     points = isinstance(source, PointSource)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from sphere_replay.geometry.embeddings import UnitRows
+from sphere_replay.geometry.embeddings import UnitRows, lengths
 from sphere_replay.geometry.threads import in_order
 from sphere_replay.numeric import accumulation_dtype
 
@@ -108,8 +108,7 @@ class Cells:
 
 def squared_lengths(points: Tensor) -> Tensor:
     """|a|² `[n]` of points `[n, d]`, in one pass over them."""
-    lengths: Tensor = torch.linalg.vector_norm(points, dim=1)
-    return lengths.square_()
+    return lengths(points).squeeze(1).square_()
 
 
 def costs_between(
@@ -124,7 +123,8 @@ def costs_between(
 
 def _centers(points: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """k-means on a sample, from `count` of its points."""
-    chosen = torch.randperm(len(points), generator=generator)[: _SAMPLED_PER_CELL * count]
+    order = torch.randperm(len(points), generator=generator, device="cpu")
+    chosen = order[: _SAMPLED_PER_CELL * count]
     sample = points[chosen.to(points.device)]
     return _k_means(sample, _seeds(sample, count, generator))
 

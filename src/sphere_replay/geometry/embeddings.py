@@ -28,6 +28,8 @@ _GOLDEN = (5**0.5 - 1) / 2
 _NEAR = 0.5
 """Squared length of a mean from which on unit rows count as near to it: 1 - this is their mean
 squared distance."""
+_LONG = 512
+"""Features from which on float32 adds their squares up too coarsely."""
 _SHORTEST, _LONGEST = 1e-15, 1e15
 """Lengths of rows whose squares float32 can add up."""
 _HELD_ELEMENTS = 1 << 22
@@ -41,7 +43,7 @@ class UnitRows:
     """
 
     def __init__(self, features: Tensor, *, center: bool = False) -> None:
-        self._features = features
+        self._features = features.detach()
         self._precision = accumulation_dtype(features.device)
         self._held: Tensor | None = None
         self._mean: Tensor | None = None
@@ -142,12 +144,13 @@ class UnitRows:
         far = float(origin.square().sum()) < _NEAR
         # Points of a single number are 1 and -1, on which no rounding may show.
         plain = self._features.dtype == dtype and not self.centered and points.shape[1] > 1
+        plain = plain and points.device.type == "cpu"
         shift = -origin.to(dtype)
 
         def write(rows: slice) -> None:
             if far and plain:
                 features = self._features[rows]
-                norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+                norms = lengths(features)
                 if float(norms.min()) > _SHORTEST and float(norms.max()) < _LONGEST:
                     torch.addcmul(shift, features, norms.reciprocal_(), out=points[rows])
                     return
@@ -162,6 +165,15 @@ class UnitRows:
         step = max(1, _CHUNK_ELEMENTS // dim)
         blocks = [slice(start, min(start + step, size)) for start in range(0, size, step)]
         return list(in_order(work, blocks, self._features.device))
+
+
+def lengths(rows: Tensor) -> Tensor:
+    """The l2 norms `[n, 1]` of rows `[n, d]`, in their precision, good to a few roundings of it."""
+    # Squares are added nearly one after the other, and so the longer a row the coarser the sum.
+    long = rows.shape[1] > _LONG
+    precision = accumulation_dtype(rows.device) if long else rows.dtype
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=precision)
+    return norms.to(rows.dtype)
 
 
 def _over_norms(rows: Tensor, floor: float = 0.0, *, exact: bool) -> Tensor:

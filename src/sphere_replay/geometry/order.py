@@ -77,7 +77,7 @@ def order_statistics(
     for shift in range(width - _RADIX_BITS, -1, -_RADIX_BITS):
         histograms: dict[int, Tensor] = {}
         for chunk in chunks():
-            bits = chunk.view(pattern)
+            bits = (chunk + 0.0).view(pattern)  # a negative zero is not the smallest, but zero
             digits = (bits >> shift).long()
             for prefix in set(prefixes):
                 matching = digits[digits >> _RADIX_BITS == prefix] & ((1 << _RADIX_BITS) - 1)

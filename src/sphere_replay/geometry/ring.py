@@ -13,6 +13,9 @@ from torch import Tensor
 
 from sphere_replay.errors import UserError
 
+_LETTERS = 64
+"""Of what ranks say to each other."""
+
 
 class LostRankError(UserError, RuntimeError):
     """Another rank has ended, or has not answered within the process group's timeout."""
@@ -52,6 +55,14 @@ class Ring:
         if wrong.any():
             first = int(wrong.nonzero()[0])
             raise ValueError(f"rank {first} cannot go on, and so no rank can: see its own message")
+
+    def alike(self, what: str, own: str) -> None:
+        """Go on if all ranks say the same of something; else a ValueError everywhere."""
+        letters = torch.tensor([list(own.encode().ljust(_LETTERS))], device=self._device)
+        rows = self.rows(letters, [1] * self.ranks).tolist()
+        said = [bytes(row).decode().rstrip() for row in rows]
+        if len(set(said)) > 1:
+            raise ValueError(f"{what} differ between ranks: {', '.join(said)}; make them the same")
 
     def rows(self, own: Tensor, counts: Sequence[int]) -> Tensor:
         """The rows of all ranks, in their order; of each as many as counted."""

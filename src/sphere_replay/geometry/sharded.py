@@ -274,15 +274,9 @@ def _points_of(features: Tensor, distance: Distance) -> tuple[PointSource | None
 
 def _counts(ring: Ring, features: Tensor) -> list[int]:
     """Rows of each rank, after a look at whether all have the same dimension and precision."""
-    shape = torch.tensor([[*features.shape, features.dtype.itemsize]])
-    shapes = ring.rows(shape, [1] * ring.ranks).tolist()
-    counts, dims, sizes = zip(*shapes, strict=True)
-    if len(set(dims)) > 1 or len(set(sizes)) > 1:
-        raise ValueError(
-            f"features differ between ranks: dimensions {list(dims)}, bytes per number "
-            f"{list(sizes)}; all ranks need the same"
-        )
-    return list(counts)
+    ring.alike("features", f"[m, {features.shape[1]}] of {features.dtype}")
+    counts: list[int] = ring.rows(torch.tensor([len(features)]), [1] * ring.ranks).tolist()
+    return counts
 
 
 def _smallest_of(parts: Sequence[Tensor], count: int) -> Tensor:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.geometry.anchors import MOST_ANCHORS, AnchoredPoints
-from sphere_replay.geometry.embeddings import UnitRows
+from sphere_replay.geometry.embeddings import UnitRows, lengths
 from sphere_replay.numeric import accumulation_dtype
 
 _TOLERATED_ROUNDINGS = 6e5
@@ -109,7 +109,7 @@ class PointSource:
         if dtype == torch.float32 and not root:
             origin = points.rough_center() if origin is None else origin
             self._fast = points.seen_from(origin)
-            self._norms = torch.linalg.vector_norm(self._fast, dim=1).square_()
+            self._norms = lengths(self._fast).squeeze(1).square_()
             largest = float(self._norms.max())
             self._finest_eps = _TOLERATED_ROUNDINGS * torch.finfo(dtype).eps * largest
 
@@ -244,7 +244,7 @@ def _recompute_close(squared: Tensor, left: Tensor, right: Tensor, threshold: fl
 
 def _self_products(points: Tensor, out: Tensor | None = None) -> Tensor:
     """`points @ points.T`; of long points little more than half is computed, the rest mirrored."""
-    if points.shape[1] < _LONG:
+    if points.shape[1] < _LONG or points.device.type != "cpu":  # others like few large launches
         return torch.mm(points, points.T, out=out)
     size = len(points)
     products = points.new_empty(size, size) if out is None else out

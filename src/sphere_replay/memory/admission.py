@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -55,6 +55,7 @@ class Offer:
     insight: Insight = field(default_factory=Insight)
 
 
+@runtime_checkable
 class Admission(Protocol):
     """Decides what a full memory keeps. Each memory needs a policy object of its own."""
 

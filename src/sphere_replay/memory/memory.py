@@ -58,21 +58,28 @@ class Memory:
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity must be at least 1, got {capacity}")
+        if not isinstance(capacity, int) or capacity < 1:
+            raise ValueError(f"capacity must be a whole number of at least 1, got {capacity}")
+        if admission is not None and not isinstance(admission, Admission):
+            raise TypeError(
+                f"admission must be a policy such as ClassBalanced(), got {admission!r}; None is "
+                "reservoir sampling"
+            )
         self.capacity = capacity
         self.admission: Admission = Reservoir() if admission is None else admission
         self.generator = generator
         self.device = torch.device(device)
         self._check_generator()
         self._storage: dict[str, Tensor] = {}
-        # Decisions and versions stay on the CPU: only fields are worth a transfer.
-        self._versions = torch.full((capacity,), -1, device="cpu")
         blocks = -(-capacity // _BLOCK)
-        self._written = torch.zeros(blocks * _BLOCK, dtype=torch.int64, device="cpu")
-        """The write after which each slot is as it is."""
-        self._block_written = torch.zeros(blocks, dtype=torch.int64, device="cpu")
-        """The last write to each block of slots: a few writes are found without looking at all."""
+        # Tensors made in inference mode could not be written to outside it. Decisions and versions
+        # stay on the CPU: only fields are worth a transfer.
+        with torch.inference_mode(False):
+            self._versions = torch.full((capacity,), -1, device="cpu")
+            self._written = torch.zeros(blocks * _BLOCK, dtype=torch.int64, device="cpu")
+            """The write after which each slot is as it is."""
+            self._block_written = torch.zeros(blocks, dtype=torch.int64, device="cpu")
+            """The last write to each block of slots: a few are found without looking at all."""
         self._filled = 0
         self._seen = 0
         self._writes = 0
@@ -157,7 +164,13 @@ class Memory:
         if count == 0:
             return torch.empty(0, dtype=torch.int64, device=self.device)
         storage = self._storage or self._allocate(fields)
-        slots = self.admission.place(self._offer(fields, count, insight or Insight()))
+        before = None if self.generator is None else self.generator.get_state()
+        try:
+            slots = self.admission.place(self._offer(fields, count, insight or Insight()))
+        except BaseException:
+            if self.generator is not None and before is not None:
+                self.generator.set_state(before)  # an offer that raises moves no later draw
+            raise
         self._writes += 1
         rows = (slots >= 0).nonzero().squeeze(1)
         if len(rows):
@@ -257,7 +270,7 @@ class Memory:
             self._storage = self._storage or self._allocate(fields)
             self._filled = max(self._filled, int(slots.max()) + 1)
             self._versions[slots] = changes["versions"]
-            self._write(self._storage, slots, torch.arange(len(slots)), fields)
+            self._write(self._storage, slots, torch.arange(len(slots), device="cpu"), fields)
 
     def _offer(self, fields: Mapping[str, Tensor], count: int, insight: Insight) -> Offer:
         uniforms = torch.empty(

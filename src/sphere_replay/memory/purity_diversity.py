@@ -130,7 +130,7 @@ class _Group:
         scores += self._diversity * _standardized(similarities)
         worst = int(scores.argmax())
         leaving = int(self._members[worst])
-        rest = torch.arange(len(scores)) != worst
+        rest = torch.arange(len(scores), device=scores.device) != worst
         self._members, self._losses = self._members[rest], self._losses[rest]
         self._cosines = self._cosines[rest][:, rest]
         return leaving

@@ -58,7 +58,7 @@ def economical_scores(
     """Scores of the memories in the slots `[m]`, with increments at so many landmarks alone."""
     if landmarks >= len(slots):
         return score(slots)
-    order = torch.randperm(len(slots), generator=generator)
+    order = torch.randperm(len(slots), generator=generator, device="cpu")
     chosen, others = order[:landmarks], order[landmarks:]
     parts = [score(slots[others], increments=False)]
     if landmarks:

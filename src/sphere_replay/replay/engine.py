@@ -141,7 +141,7 @@ class Engine:
         """A draw in which the selection has no say."""
         size = len(self.memory)
         if self.replacement:
-            indices = torch.randint(size, (count,), generator=self._generator)
+            indices = torch.randint(size, (count,), generator=self._generator, device="cpu")
         else:
             indices = draw_distinct(size, count, self._generator)
         if self.drawn is not None:
@@ -152,6 +152,7 @@ class Engine:
         start = perf_counter()
         slots = self.schedule.candidates(self.memory, self._generator)
         self.weigher.weigh(len(slots), lambda: self._scores(slots, score, labels))
+        self.schedule.weighed(slots, self.memory)
         self.seconds += perf_counter() - start
 
     def _scores(self, slots: Tensor, score: Scorer, labels: Labels | None) -> Scores:

@@ -76,7 +76,7 @@ def carried_increments(
     """Increments `[m]` by the kernel of scale eps, and N_eff among the landmarks `[m]`.
 
     Only the landmarks' own entries of `increments` are read, and they stay as they are. A memory
-    out of the reach of all landmarks gets their plain mean: the kernel is bounded from below.
+    out of the reach of all landmarks gets their plain mean, and has none of them for a neighbour.
     """
     precise = increments.to(geometry.device, accumulation_dtype(geometry.device))
     known = torch.zeros_like(precise)
@@ -86,6 +86,8 @@ def carried_increments(
     values[landmarks] = precise[landmarks] / magnitude
     total, mass = geometry.apply_kernel(eps, torch.stack([values, known], dim=1)).unbind(1)
     squares = geometry.apply_kernel(eps / 2, known)  # the kernel at half the scale is its square
-    carried = total / mass * magnitude
+    reached = (mass > 0) & (squares > 0)
+    averaged = torch.where(reached, total / mass, values[landmarks].mean())
+    carried = averaged * magnitude
     carried[landmarks] = precise[landmarks]
-    return carried.to(increments.dtype), mass.square() / squares
+    return carried.to(increments.dtype), torch.where(reached, mass.square() / squares, 0.0)

@@ -21,9 +21,15 @@ from sphere_replay.replay.backbone import FeatureSource, bare, forward_of
 from sphere_replay.replay.economy import Economy
 from sphere_replay.replay.engine import Draw, Engine
 from sphere_replay.replay.reading import metrics_of
-from sphere_replay.replay.selections import Selection, selection_named
+from sphere_replay.replay.selections import (
+    MEMBERS,
+    Selection,
+    SphereSelection,
+    selection_named,
+)
 from sphere_replay.scoring import Loss, Scores, cross_entropy_per_example, score
 from sphere_replay.scoring.restoring import finite_gradients, parameters_of
+from sphere_replay.scoring.score import class_numbers
 from sphere_replay.storage.trees import State
 
 _LONGEST_STEP = 10.0
@@ -35,7 +41,8 @@ class Replay:
 
     Args:
         memory: What there is to replay.
-        select: Name of a selection (`uniform`, `loss`, `mir`, `sphere`, ...) or a selection.
+        select: Name of a selection (`uniform`, `loss`, `mir`, `sphere`, ...), a selection, or a
+            recipe.
         model: The model that trains; wrappers of data parallelism are looked through.
         generator: The only source of candidates, draws and shuffles.
         optimizer: Takes the virtual step, on a copy of its state. None: plain SGD of length `lr`.
@@ -63,7 +70,7 @@ class Replay:
         *,
         model: nn.Module,
         generator: torch.Generator,
-        select: str | Selection = "sphere",
+        select: str | Selection | Sphere = "sphere",
         optimizer: torch.optim.Optimizer | None = None,
         lr: float | None = None,
         features: FeatureSource = None,
@@ -80,6 +87,12 @@ class Replay:
     ) -> None:
         if isinstance(select, str):
             select = selection_named(select, Sphere.vision())
+        elif isinstance(select, Sphere):
+            select = SphereSelection(select)
+        elif not all(hasattr(select, member) for member in MEMBERS):
+            raise TypeError(
+                f"select must be the name of a selection, a selection or a recipe, got {select!r}"
+            )
         self.engine = Engine(
             memory,
             select,
@@ -116,7 +129,8 @@ class Replay:
 
     def draw(self, count: int) -> Draw:
         """Memories to replay, after `backward()` on the stream loss."""
-        if self._scaler is not None and not finite_gradients(self.model):
+        scales = self._scaler is not None and self._scaler.is_enabled()
+        if scales and not finite_gradients(self.model):
             # The scaler is going to skip this update: whatever is drawn now changes nothing.
             return self.engine.draw_uniformly(count)
         return self.engine.draw(count, self._score, self._labels)
@@ -134,9 +148,7 @@ class Replay:
         self.engine.load_state_dict(state)
 
     def _labels(self, slots: Tensor) -> Tensor | None:
-        wanted = self.memory[self._targets]
-        numbered = wanted.ndim == 1 and wanted.dtype == torch.int64
-        return wanted[slots.to(self.memory.device)] if numbered else None
+        return class_numbers(self.memory[self._targets][slots.to(self.memory.device)])
 
     def _score(self, slots: Tensor, *, increments: bool = True) -> Scores:
         wanted = self.memory[self._targets]
@@ -169,7 +181,7 @@ class Replay:
         moved = [p for p in parameters_of(self.model) if p.grad is not None]
         if not moved:
             return  # scoring says what is missing
-        rates = [self._lr] if self.optimizer is None else _rates(self.optimizer)
+        rates = [self._lr] if self.optimizer is None or self._lr else _rates(self.optimizer)
         length = max(rate for rate in rates if rate is not None)
         step = length * _norm([p.grad for p in moved if p.grad is not None])
         own = _norm([p.detach() for p in moved])

@@ -37,10 +37,10 @@ class Schedule:
         self._interval = every
         self._draws_since = 0
         self._asked = True
-        self._slots = torch.empty(0, dtype=torch.int64)
+        self._slots = torch.empty(0, dtype=torch.int64, device="cpu")
         self._all = True
         """Whether the slots are simply the first ones, in order."""
-        self._versions = torch.empty(0, dtype=torch.int64)
+        self._versions = torch.empty(0, dtype=torch.int64, device="cpu")
         self._urn: Urn | None = None
         self._looked = Mark(0, 0)
         """When the urn was last renewed."""
@@ -64,13 +64,20 @@ class Schedule:
         self._draws_since += 1
 
     def candidates(self, memory: Memory, generator: torch.Generator) -> Tensor:
-        """Slots `[m]` to score now; counting starts again."""
+        """Slots `[m]` to score now."""
         size = len(memory)
         if self.pool is None or self.pool >= size:
-            self._slots, self._all = torch.arange(size), True
-        else:
-            self._slots, self._all = draw_distinct(size, self.pool, generator), False
-        self._versions = memory.versions.cpu()[self._slots]
+            return torch.arange(size, device="cpu")
+        return draw_distinct(size, self.pool, generator)
+
+    def weighed(self, slots: Tensor, memory: Memory) -> None:
+        """These candidates have weights from now on; counting starts again.
+
+        Not before: if scoring fails, the weights that there are go with the slots that they are of,
+        and the next draw rescores.
+        """
+        self._slots, self._all = slots, self.pool is None or self.pool >= len(memory)
+        self._versions = memory.versions.cpu()[slots]
         self._urn = None
         if self._asked or self.longest is None:
             self._interval = self.every
@@ -78,7 +85,6 @@ class Schedule:
             self._interval = max(self.every, min(2 * self._interval, self.longest))
         self._draws_since = 0
         self._asked = False
-        return self._slots
 
     def current(self, memory: Memory, weighting: Weighting) -> tuple[Tensor, Tensor]:
         """Candidate slots and their weights now; the whole memory is as large as it has become."""
@@ -88,7 +94,8 @@ class Schedule:
         added = len(memory) - len(weights)
         if added == 0 or not self.whole(memory):
             return self._slots, weights
-        return torch.arange(len(memory)), torch.cat([weights, weights.new_full((added,), uniform)])
+        everyone = torch.arange(len(memory), device="cpu")
+        return everyone, torch.cat([weights, weights.new_full((added,), uniform)])
 
     def whole(self, memory: Memory) -> bool:
         """Whether all memories are candidates, those that came after the scoring included."""
@@ -138,4 +145,4 @@ class Schedule:
         if self.longest is not None:
             self._interval = state["interval"]
         self._slots, self._versions, self._urn = slots, state["versions"], None
-        self._all = torch.equal(slots, torch.arange(len(slots)))
+        self._all = torch.equal(slots, torch.arange(len(slots), device=slots.device))

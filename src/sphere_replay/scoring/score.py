@@ -64,9 +64,18 @@ class NonFiniteError(ValueError):
     """A scored loss is not a number: the model, or the step it would take, has diverged."""
 
 
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def class_numbers(targets: Tensor) -> Tensor | None:
+    """Targets that are one class number each, as int64 `[n]`; None if they are something else."""
+    return targets.long() if targets.ndim == 1 and targets.dtype in _INTEGERS else None
+
+
 def cross_entropy_per_example(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross entropy `[n]`, in float32 at least: half precision would drown small increments."""
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    targets = targets.long() if targets.dtype in _INTEGERS else targets
     if precise.is_cpu and precise.shape[1] < 16 and targets.ndim == 1:
         # Rows shorter than a vector register: run along the examples, not along the classes.
         return functional.nll_loss(precise.T.log_softmax(0).T, targets, reduction="none")
@@ -141,8 +150,7 @@ def score(
 
     batches = list(zip(torch.split(inputs, chunk), torch.split(targets, chunk), strict=True))
     scores = _score(model, step, batches, evaluate, mode, refresh)
-    numbered = targets.ndim == 1 and targets.dtype == torch.int64
-    return replace(scores, labels=targets) if numbered else scores
+    return replace(scores, labels=class_numbers(targets))
 
 
 def score_batches(

@@ -56,9 +56,9 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 of the names, types, shapes and raw bytes of some tensors, in order of the names."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
+        tensor = tensors[name].detach().cpu().resolve_conj().resolve_neg().contiguous()
         digest.update(f"{name}:{tensor.dtype}:{list(tensor.shape)};".encode())
-        digest.update(tensor.numpy().data)
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -154,7 +154,7 @@ def resolve(
     elif select == "sphere-calibrated":
         settings["every"] = CALIBRATED_EVERY
     rate = overrides.get("lr", settings.get("lr", VisionConfig.lr))
-    if isinstance(rate, int | float):  # what else it may be is refused under its own name
+    if isinstance(rate, int | float) and rate > 0:  # others are refused under their own name
         settings["virtual_lr"] = rate
     config = VisionConfig(
         dataset=dataset, host=host, select=select, noise=noise, seed=seed, **settings

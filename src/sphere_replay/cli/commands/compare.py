@@ -1,4 +1,4 @@
-"""Set saved results side by side: one line per file, method and column.
+r"""Set saved results side by side: one line per file, method and column.
 
 With --baseline, every line also gets its paired gain over the host in that file, on common seeds.
 
@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 
 from sphere_replay.cli.options import add_options
+from sphere_replay.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.runs.intact import blaming
 
     def read(path: Path) -> list[FinishedRun]:
+        if not path.exists():
+            raise UsageError(f"{path} does not exist; sphere sweep --save FILE makes such files")
         saved = load_collection(path, accept_edited=arguments.accept_edited)
         return from_entries(saved.runs)
 

@@ -46,11 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_trackers(arguments.track)
     quiet = arguments.quiet or arguments.json
     folder = run_folder(config, arguments.out)
-    if folder.finished:
-        if not quiet:
-            print("This run is finished already; these are its results.")
-            if arguments.record and not (folder.path / FOLDER).is_dir():
-                print("It was not recorded: give another --out, or delete its folder.")
+    finished = folder.finished
+    if finished:
         warn_of_others([folder.made_by])
     with step_progress(f"{config.host} · {config.select}", hidden=quiet) as report:
         results = run_config(
@@ -66,6 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"folder": str(folder.path), **results}))
         return 0
+    if finished and not quiet:
+        print("This run is finished already; these are its results.")
+        if arguments.record:
+            kept = "as it was" if (folder.path / FOLDER).is_dir() else "not"
+            print(f"It was recorded {kept}: to record it anew, give another --out.")
     _print_results(results)
     print(f"\nEverything is in {folder.path}")
     return 0

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from sphere_replay.runs.table import Table
 
 
+_FORMS = ("json", "markdown", "brief", "latex", "csv")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `sphere table`."""
     add_table_options(parser)
@@ -82,6 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
         seeds_of,
     )
 
+    forms = [form for form in _FORMS if getattr(arguments, form)]
+    if len(forms) > 1:
+        raise UsageError(f"--{' and --'.join(forms)} are forms of one table: give one of them")
     table, settings = table_from(arguments)
     if arguments.columns:
         check_known("column", arguments.columns, table.columns)
