@@ -171,7 +171,7 @@ def test_a_finished_run_is_not_recorded_any_more(
     assert main([*words, "--quiet"]) == 0
     capsys.readouterr()
     assert main([*words, "--record", "3"]) == 0
-    assert "It was not recorded: give another --out" in capsys.readouterr().out
+    assert "It is not recorded anew: give another --out" in capsys.readouterr().out
     assert main(["inspect", str(tmp_path), "--no-open"]) == 2
     assert "run them with --record" in capsys.readouterr().err
     assert main([*words, "--record", "-1"]) == 2

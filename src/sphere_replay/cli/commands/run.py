@@ -35,7 +35,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Run, with a progress bar unless asked otherwise."""
     from sphere_replay.runs.launch import run_config, run_folder
     from sphere_replay.runs.progress import step_progress
-    from sphere_replay.runs.recording import FOLDER
     from sphere_replay.runs.tracking import check_trackers
 
     config = config_from(arguments, seed=arguments.seed)
@@ -66,8 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     if finished and not quiet:
         print("This run is finished already; these are its results.")
         if arguments.record:
-            kept = "as it was" if (folder.path / FOLDER).is_dir() else "not"
-            print(f"It was recorded {kept}: to record it anew, give another --out.")
+            print("It is not recorded anew: give another --out, or delete its folder.")
     _print_results(results)
     print(f"\nEverything is in {folder.path}")
     return 0
