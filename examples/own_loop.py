@@ -6,6 +6,9 @@ it is compared with is one word, `select`. A run is kept after every task and go
 
     python examples/own_loop.py --seeds 5 --out own-loop
 
+Labels that are wrong decide: the calibrated selection ends 13.4 points [8.4, 18.5] above uniform
+replay, the published one 14.6 [4.7, 24.5] below it and MIR 30.0 [24.8, 35.2].
+
 Needs the `vision` extra (for the digits and the statistics), and about a minute on two cores.
 """
 
