@@ -3,6 +3,7 @@
 import re
 from enum import StrEnum
 from math import isfinite
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -90,7 +91,7 @@ def check_positive(**values: float) -> None:
 def check_counts(**values: int) -> None:
     """Every named value is a whole number above zero."""
     for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
 
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -258,6 +259,7 @@ class TestErrors:
             FixedScales(eps_s=1.0, eps_t=1.0, tau=-1.0)
         with pytest.raises(ValueError, match="k_s must be a whole number of at least 1, got 0"):
             NeighborScales(k_s=0)
+        assert NeighborScales(k_s=numpy.int64(3)).k_s == 3  # type: ignore[arg-type]  # a whole number
         with pytest.raises(ValueError, match=r"k_t must be a whole number.*got 2\.5"):
             NeighborScales(k_t=2.5)  # type: ignore[arg-type]  # on purpose
         with pytest.raises(TypeError, match="recipe must be a Sphere"):

@@ -141,14 +141,14 @@ class UnitRows:
         """
         dtype = torch.float32
         points = torch.empty(self._features.shape, dtype=dtype, device=self._features.device)
-        far = float(origin.square().sum()) < _NEAR
+        shift = -origin.to(dtype)
         # Points of a single number are 1 and -1, on which no rounding may show.
         plain = self._features.dtype == dtype and not self.centered and points.shape[1] > 1
-        plain = plain and points.device.type == "cpu"
-        shift = -origin.to(dtype)
+        far = float(origin.square().sum()) < _NEAR
+        in_float32 = plain and far and points.device.type == "cpu"
 
         def write(rows: slice) -> None:
-            if far and plain:
+            if in_float32:
                 features = self._features[rows]
                 norms = lengths(features)
                 if float(norms.min()) > _SHORTEST and float(norms.max()) < _LONGEST:

@@ -18,6 +18,7 @@ from sphere_replay.memory.rows import (
 )
 from sphere_replay.memory.state import check_keys
 from sphere_replay.storage.trees import State
+from sphere_replay.validation import check_counts
 
 _BLOCK = 128
 """Slots that are looked through together for recent writes."""
@@ -58,8 +59,7 @@ class Memory:
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        if not isinstance(capacity, int) or capacity < 1:
-            raise ValueError(f"capacity must be a whole number of at least 1, got {capacity}")
+        check_counts(capacity=capacity)
         if admission is not None and not isinstance(admission, Admission):
             raise TypeError(
                 f"admission must be a policy such as ClassBalanced(), got {admission!r}; None is "
