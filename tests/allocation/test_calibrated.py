@@ -20,7 +20,7 @@ from sphere_replay.allocation import (
 )
 from sphere_replay.allocation.smoothing import LeaveOneOutSmoother
 from sphere_replay.geometry import Cosine, Precomputed, SquaredEuclidean, build_geometry
-from sphere_replay.geometry.calibration import effective_sizes, scale_by_sizes
+from sphere_replay.geometry.calibration import Scale, effective_sizes, scales_by_sizes
 from sphere_replay.numeric import median
 from strategies import Scored, features, scored
 from tensors import random, random_memories
@@ -77,20 +77,31 @@ class TestBandwidths:
     def test_take_a_few_looks_from_a_guess_and_a_few_more_without(self, spread: float) -> None:
         rows = random(10, 32).repeat_interleave(30, dim=0) + spread * random(300, 32, seed=1)
         costs = torch.cdist(rows, rows).square()
-        for wanted in (8.0, 40.0):
-            looks: list[float] = []
+        wanted, largest = [8.0, 40.0], float(costs.max())
+        looks: list[float] = []
 
-            def sizes(eps: float, looks: list[float] = looks) -> Tensor:
-                looks.append(eps)
-                return effective_sizes(costs, eps)
+        def sizes(eps: float) -> Tensor:
+            looks.append(eps)
+            return effective_sizes(costs, eps)
 
-            eps = scale_by_sizes(sizes, float(costs.max()), wanted, 0.0)
-            assert len(looks) <= 15
-            assert median(effective_sizes(costs, eps)) == pytest.approx(wanted, rel=HIT)
-            looks.clear()
-            again = scale_by_sizes(sizes, float(costs.max()), wanted, 1.1 * eps)
-            assert len(looks) <= 6
-            assert again == pytest.approx(eps, rel=0.01)
+        scales = scales_by_sizes(sizes, largest, 300, wanted)
+        assert len(looks) <= 20
+        for scale, number in zip(scales, wanted, strict=True):
+            assert median(effective_sizes(costs, scale.eps)) == pytest.approx(number, rel=HIT)
+        looks.clear()
+        guesses = [Scale(1.1 * scale.eps, scale.slope) for scale in scales]
+        again = scales_by_sizes(sizes, largest, 300, wanted, guesses)
+        assert len(looks) <= 8
+        for scale, other in zip(scales, again, strict=True):
+            assert other.eps == pytest.approx(scale.eps, rel=0.01)
+
+    @given(rows=features(min_size=4), order=st.permutations([1.5, 2.0, 3.0, 1e6]))
+    @settings(max_examples=40)
+    def test_do_not_depend_on_what_else_is_wanted(self, rows: Tensor, order: list[float]) -> None:
+        geometry = build_geometry(rows)
+        together = geometry.kernel_scales(order)
+        for wanted, scale in zip(order, together, strict=True):
+            assert scale == pytest.approx(geometry.kernel_scales([wanted])[0], rel=0.02)
 
     def test_of_many_scales_with_the_wanted_neighbours_the_least_is_meant(self) -> None:
         pairs = random(10, 4, dtype=torch.float64).repeat_interleave(2, dim=0)

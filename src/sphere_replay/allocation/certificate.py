@@ -32,6 +32,7 @@ from sphere_replay.allocation.controls import Control
 from sphere_replay.allocation.recipe import Sphere
 from sphere_replay.allocation.result import Allocation, Certificate
 from sphere_replay.geometry import EXACT_UP_TO, Geometry, exact_rows
+from sphere_replay.geometry.kernels import kernel_of
 from sphere_replay.numeric import accumulation_dtype
 
 ROWS = 512
@@ -230,4 +231,4 @@ class _Terms:
 
 def _kernel(costs: Tensor, eps: float) -> Tensor:
     """exp(-C/eps) in the precision of the costs, to be summed in float64."""
-    return torch.mul(costs, -1 / eps).exp_().to(accumulation_dtype(costs.device))
+    return kernel_of(costs, eps).to(accumulation_dtype(costs.device))

@@ -5,11 +5,14 @@ coincide with i, for a kernel of width zero, to m. So does its median over memor
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from sphere_replay.geometry.kernels import kernel_of
 from sphere_replay.numeric import median
 
 _LEAST_EXPONENT = -40.0
@@ -35,6 +38,14 @@ the left goes to measure a slope, and how sharply the end of a plateau is found.
 _STEPS = 100
 
 
+class Scale(NamedTuple):
+    """A kernel scale."""
+
+    eps: float
+    slope: float = _SLOPE
+    """d log N_eff / d log eps at it."""
+
+
 def effective_sizes(costs: Tensor, eps: float) -> Tensor:
     """N_eff of each row of costs `[n, m]`: `[n]`."""
     kernel = faded(costs, eps)
@@ -44,39 +55,78 @@ def effective_sizes(costs: Tensor, eps: float) -> Tensor:
 
 def faded(costs: Tensor, eps: float) -> Tensor:
     """exp(-C/eps), as far as it is anything beside 1."""
-    return torch.mul(costs, -1 / eps).clamp_(min=_LEAST_EXPONENT).exp_()
+    return kernel_of(costs, eps, least=_LEAST_EXPONENT)
 
 
-def scale_of_neighbors(costs: Tensor, neighbors: float, guess: float = 0.0) -> float:
-    """The eps at which the median N_eff of costs `[n, m]` is `neighbors`.
+def scales_of_neighbors(
+    costs: Tensor, neighbors: Sequence[float], guesses: Sequence[Scale] = ()
+) -> list[Scale]:
+    """For each wanted number the eps at which it is the median N_eff of costs `[n, m]`.
 
     0 if coincident memories alone are as many, and the end of the search, where all memories count
-    alike, if all together are not more. A good `guess` shortens the search.
+    alike, if all together are not more. Good `guesses` shorten the search.
     """
-    return scale_by_sizes(
-        lambda eps: effective_sizes(costs, eps), float(costs.max()), neighbors, guess
+    largest, size = float(costs.max()), costs.shape[1]
+    return scales_by_sizes(
+        lambda eps: effective_sizes(costs, eps), largest, size, neighbors, guesses
     )
 
 
-def scale_by_sizes(
-    sizes: Callable[[float], Tensor], largest: float, neighbors: float, guess: float
-) -> float:
-    """The same for whoever knows N_eff `[n]` of every eps, and the largest cost."""
+def scales_by_sizes(
+    sizes: Callable[[float], Tensor],
+    largest: float,
+    size: int,
+    neighbors: Sequence[float],
+    guesses: Sequence[Scale] = (),
+) -> list[Scale]:
+    """The same for whoever knows N_eff `[n]` of every eps, the largest cost, and m."""
+    if largest == 0:
+        return [Scale(0.0)] * len(neighbors)
+    lowest, highest = math.log(largest * _NARROWEST), math.log(largest * _WIDEST)
+    looks: dict[float, float] = {}
+
+    def size_at(place: float) -> float:
+        if place not in looks:
+            looks[place] = median(sizes(math.exp(place)))
+        return looks[place]
+
+    def found(wanted: float, guess: Scale) -> Scale:
+        if math.log(size / wanted) <= _TOLERANCE:
+            return Scale(math.exp(highest))
+        if 0 < guess.eps < largest:
+            return _searched(size_at, wanted, guess, lowest, highest)
+        if math.log(size_at(lowest) / wanted) >= -_TOLERANCE:
+            return Scale(0.0)
+        start = _between(looks, wanted, lowest) or Scale(largest * _START)
+        return _searched(size_at, wanted, start, lowest, highest)
+
+    scales: dict[float, Scale] = {}
+    for wanted, guess in zip(neighbors, guesses or repeat(Scale(0.0)), strict=False):
+        if wanted not in scales:
+            scales[wanted] = found(wanted, guess)
+    return [scales[wanted] for wanted in neighbors]
+
+
+def _between(looks: Mapping[float, float], wanted: float, lowest: float) -> Scale | None:
+    """A guess by what was seen on both sides of it while others were searched for."""
+    below = max((place for place, size in looks.items() if size < wanted), default=lowest)
+    above = min((place for place, size in looks.items() if size > wanted), default=lowest)
+    if not lowest < below < above:
+        return None
+    slope = math.log(looks[above] / looks[below]) / (above - below)
+    return Scale(math.exp(below + math.log(wanted / looks[below]) / slope), slope)
+
+
+def _searched(
+    size_at: Callable[[float], float], wanted: float, start: Scale, lowest: float, highest: float
+) -> Scale:
+    """The scale of a wanted N_eff, which is known at every log eps between the given ends."""
 
     def excess_at(place: float) -> float:
-        return math.log(median(sizes(math.exp(place))) / neighbors)
+        return math.log(size_at(place) / wanted)
 
-    if largest == 0:
-        return 0.0
-    lowest, highest = math.log(largest * _NARROWEST), math.log(largest * _WIDEST)
-    if not 0 < guess < largest:  # it may be that there is no root
-        if excess_at(lowest) >= -_TOLERANCE:
-            return 0.0
-        if excess_at(highest) <= _TOLERANCE:
-            return math.exp(highest)
-        guess = largest * _START
     below, above = lowest, highest  # the root lies between them
-    place, excess, slope, moved = math.log(guess), math.inf, _SLOPE, 0.0
+    place, excess, slope, moved = math.log(start.eps), math.inf, start.slope, 0.0
     for _ in range(_STEPS):
         before, excess = excess, excess_at(place)
         if abs(excess) < _TOLERANCE:
@@ -96,10 +146,10 @@ def scale_by_sizes(
             place = (below + above) / 2  # secants are fast and halving is sure
         moved = place - here
     if slope > _FLAT:
-        return math.exp(place)
+        return Scale(math.exp(place), slope)
     if below == lowest and excess_at(lowest) >= -_TOLERANCE:
-        return 0.0
+        return Scale(0.0)
     while place - below > _EDGE:
         middle = (below + place) / 2
         below, place = (middle, place) if excess_at(middle) < -_TOLERANCE else (below, middle)
-    return math.exp(place)
+    return Scale(math.exp(place), slope)

@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sphere_replay.geometry.calibration import scale_of_neighbors
+from sphere_replay.geometry.calibration import scales_of_neighbors
 from sphere_replay.geometry.cells import Cells, costs_between, squared_lengths
 from sphere_replay.geometry.far import LEAST_EXPONENT, Far
 from sphere_replay.geometry.moments import Moments
@@ -141,7 +141,7 @@ class CellGeometry:
         all_fit = self.size * _SCALE_ROWS * self.dtype.itemsize <= 2 * _PANEL_BYTES
         rows = self._evenly(_SCALE_ROWS if all_fit else _FEW_ROWS)
         costs = torch.cat(list(self._panels(rows)))
-        return [scale_of_neighbors(costs, wanted) / self.unit for wanted in neighbors]
+        return [scale.eps / self.unit for scale in scales_of_neighbors(costs, neighbors)]
 
     def median_distance(self) -> float:
         """Median of C over the pairs of up to 4096 evenly spaced memories; see `Geometry`."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sphere_replay.geometry.calibration import effective_sizes
 from sphere_replay.geometry.far import LEAST_EXPONENT, Far
+from sphere_replay.geometry.kernels import kernel_of
 from sphere_replay.numeric import accumulation_dtype, median
 
 PILOTS = 64
@@ -114,7 +115,7 @@ def _sums(
     parts = []
     for rows in pilots:
         size = effective_sizes(rows.costs, eps)
-        kernel = rows.costs.mul_(-1 / eps).clamp_(min=LEAST_EXPONENT).exp_()
+        kernel = kernel_of(rows.costs, eps, least=LEAST_EXPONENT, out=rows.costs)
         precise = accumulation_dtype(kernel.device)
         sums = torch.zeros(len(kernel), count, dtype=precise, device=kernel.device)
         sums.scatter_add_(1, cell_of.expand_as(kernel), kernel.to(precise))

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sphere_replay.geometry.calibration import faded, scale_by_sizes
+from sphere_replay.geometry.calibration import Scale, faded, scales_by_sizes
 from sphere_replay.geometry.distances import Distance, SquaredEuclidean
 from sphere_replay.geometry.embeddings import UnitRows
 from sphere_replay.geometry.order import smallest
@@ -204,8 +204,8 @@ class ShardedGeometry(TileGeometry):
         return found
 
     def _scales(
-        self, rows: Tensor, neighbors: Sequence[float], guesses: Sequence[float]
-    ) -> list[float]:
+        self, rows: Tensor, neighbors: Sequence[float], guesses: Sequence[Scale] = ()
+    ) -> list[Scale]:
         def over_ranks(values: Tensor) -> Tensor:
             return self.ring.rows(values[None], [1] * self.ring.ranks)
 
@@ -217,9 +217,7 @@ class ShardedGeometry(TileGeometry):
             return effective
 
         largest = float(over_ranks(rows.max()).max())
-        return [
-            scale_by_sizes(sizes, largest, *task) for task in zip(neighbors, guesses, strict=True)
-        ]
+        return scales_by_sizes(sizes, largest, self.size, neighbors, guesses)
 
     def _together(self, sums: Tensor) -> Tensor:
         return self.ring.total(sums.T, self.counts).T

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
-from sphere_replay.geometry.calibration import scale_of_neighbors
+from sphere_replay.geometry.calibration import Scale, scales_of_neighbors
+from sphere_replay.geometry.kernels import kernel_of
 from sphere_replay.geometry.order import order_statistics, smallest
 from sphere_replay.geometry.protocol import Neighborhood
 from sphere_replay.geometry.scratch import working
@@ -158,15 +159,15 @@ class TileGeometry(TileStore):
 
     def kernel_scales(self, neighbors: Sequence[float]) -> list[float]:
         """For each wanted number the eps at which it is the median N_eff of up to 128 memories."""
-        scales = self._scales(self._sampled_rows(FEW), neighbors, [0.0] * len(neighbors))
-        self._sharpen(min(scales) / self.unit)
+        scales = self._scales(self._sampled_rows(FEW), neighbors)
+        self._sharpen(min(scales).eps / self.unit)
         for _ in range(2):  # again if the scales turn out finer than the few rows told
             self._fill()
             rows = self._sampled_rows(self._panel_height(_SAMPLE))
             scales = self._scales(rows, neighbors, scales)
-            if not self._sharpen(min(scales) / self.unit):
+            if not self._sharpen(min(scales).eps / self.unit):
                 break
-        return [eps / self.unit for eps in scales]
+        return [scale.eps / self.unit for scale in scales]
 
     def _radius_of_few(self, neighbor: int) -> float:
         """The median raw distance of a few rows to that neighbour."""
@@ -175,13 +176,9 @@ class TileGeometry(TileStore):
         return float(smallest(few, neighbor + 1)[:, -1].median())
 
     def _scales(
-        self, rows: Tensor, neighbors: Sequence[float], guesses: Sequence[float]
-    ) -> list[float]:
-        def scale(task: tuple[float, float]) -> float:
-            return scale_of_neighbors(rows, *task)
-
-        tasks = list(zip(neighbors, guesses, strict=True))
-        return list(in_order(scale, tasks, self.device))
+        self, rows: Tensor, neighbors: Sequence[float], guesses: Sequence[Scale] = ()
+    ) -> list[Scale]:
+        return scales_of_neighbors(rows, neighbors, guesses)
 
     def median_distance(self) -> float:
         """Median of C_kl over pairs k < l; over distinct pairs if most coincide; 0 if all do."""
@@ -246,10 +243,8 @@ class TileGeometry(TileStore):
         return self._exponential(distances, eps, memory)
 
     def _exponential(self, distances: Tensor, eps: float, out: Tensor) -> Tensor:
-        torch.mul(distances, -1 / (eps * self.unit), out=out)
-        if self._vanishing(eps):
-            out.clamp_(min=_LEAST_EXPONENT[self.dtype])
-        return out.exp_()
+        least = _LEAST_EXPONENT[self.dtype] if self._vanishing(eps) else None
+        return kernel_of(distances, eps * self.unit, least=least, out=out)
 
     def _reaching(self, kernel: Tensor, eps: float) -> Tensor:
         """Entries at the least exponent stand for zero, which matters without K_ii = 1."""
