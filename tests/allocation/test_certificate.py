@@ -109,7 +109,7 @@ def test_an_approximate_kernel_moves_as_much_mass_as_an_exact_one() -> None:
 def test_true_errors_of_large_geometries_lie_inside(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sphere_replay.geometry.cells.LEAST_MEMBERS", 16)
+    monkeypatch.setattr("sphere_replay.geometry.grouping.LEAST_MEMBERS", 16)
     monkeypatch.setattr("sphere_replay.geometry.large.PAIRS", 100)
     inside = 0
     for seed in range(6):
@@ -122,7 +122,7 @@ def test_true_errors_of_large_geometries_lie_inside(
 
 
 def test_a_good_geometry_is_told_from_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sphere_replay.geometry.cells.LEAST_MEMBERS", 16)
+    monkeypatch.setattr("sphere_replay.geometry.grouping.LEAST_MEMBERS", 16)
     monkeypatch.setattr("sphere_replay.geometry.large.PAIRS", 100)
     increments, features, _ = memories(0, size=600)
     wide = Sphere(eps_s=0.5, eps_t=0.5, tau=0.1)

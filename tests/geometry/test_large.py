@@ -33,7 +33,7 @@ DISTANCES: dict[str, Distance] = {
 
 @pytest.fixture(autouse=True)
 def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sphere_replay.geometry.cells.LEAST_MEMBERS", 16)
+    monkeypatch.setattr("sphere_replay.geometry.grouping.LEAST_MEMBERS", 16)
 
 
 def source(features: Tensor, distance: Distance | None = None) -> PointSource:
@@ -141,7 +141,7 @@ def test_wide_kernels_take_moments_local_ones_near_cells() -> None:
 
 
 def test_many_cells_are_found_in_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sphere_replay.geometry.cells._MOST_GROUPS", 6)
+    monkeypatch.setattr("sphere_replay.geometry.grouping._MOST_GROUPS", 6)
     features = clustered(1500)
     cells = CellGeometry(source(features)).cells
     assert 60 <= len(cells) <= 140

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from replay.scripted import (
     Scorer,
@@ -18,6 +20,7 @@ from sphere_replay.replay import (
     Engine,
     SphereSelection,
 )
+from sphere_replay.scoring import Scores
 from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 
 OPTIONS: list[dict[str, Any]] = [
@@ -77,6 +80,52 @@ def test_a_saved_engine_continues_bit_for_bit_from_any_step(
         memory.load_state_dict(state["memory"])
         replay.load_state_dict(state["replay"])
         assert history(replay, memory, range(stop, 12)) == whole[stop:]
+
+
+def test_cells_of_frozen_features_are_kept_and_a_saved_engine_continues_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.build.EXACT_UP_TO", 100)
+    monkeypatch.setattr("sphere_replay.geometry.grouping.LEAST_MEMBERS", 16)
+    features = torch.randn(500, 4, generator=generator(5))
+
+    def begun(seed: int) -> tuple[Engine, Memory]:
+        memory = Memory(320, generator=generator(1))
+        memory.add(x=torch.arange(300))
+        selection = SphereSelection(Sphere.vision())
+        return Engine(memory, selection, generator=generator(seed), every=1), memory
+
+    def steps(replay: Engine, memory: Memory, numbers: range) -> list[Any]:
+        def frozen(slots: Tensor, *, increments: bool = True) -> Scores:
+            known = memory.take(slots)["x"]
+            return Scores(torch.sin(known * 7.0), torch.ones(len(known)), features[known])
+
+        result = []
+        for step in numbers:
+            draw = replay.draw(4, frozen)
+            assert draw.weighting is not None
+            allocation = draw.weighting.allocation
+            assert allocation is not None
+            assert allocation.grouping is not None
+            cells, _, moved = allocation.grouping
+            weights = draw.weighting.weights
+            result.append((draw.indices.tolist(), weights.tolist(), cells.tolist(), moved))
+            memory.add(x=torch.arange(300 + 10 * step, 310 + 10 * step))
+        return result
+
+    whole = steps(*begun(3), range(8))
+    moved = [found[-1] for found in whole]
+    assert moved[0] == 0
+    assert all(later > earlier for earlier, later in pairwise(moved))
+    for stop in (1, 4):
+        replay, memory = begun(3)
+        steps(replay, memory, range(stop))
+        tensors, skeleton = flatten({"replay": replay.state_dict(), "memory": memory.state_dict()})
+        state = unflatten(from_bytes(to_bytes(tensors)), json.loads(json.dumps(skeleton)))
+        replay, memory = begun(99)
+        memory.load_state_dict(state["memory"])
+        replay.load_state_dict(state["replay"])
+        assert steps(replay, memory, range(stop, 8)) == whole[stop:]
 
 
 def test_a_snapshot_does_not_change_when_the_engine_goes_on() -> None:

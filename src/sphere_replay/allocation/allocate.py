@@ -30,7 +30,7 @@ from sphere_replay.allocation.smoothing import (
     Smoother,
 )
 from sphere_replay.allocation.transport import transport
-from sphere_replay.geometry import Geometry, PermutedGeometry, build_geometry, exact_rows
+from sphere_replay.geometry import Geometry, Grouping, PermutedGeometry, build_geometry, exact_rows
 from sphere_replay.geometry.build import DEFAULT_BUDGET, EXACT_UP_TO, Kind
 from sphere_replay.geometry.threads import undisturbed
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
@@ -54,6 +54,7 @@ def allocate(
     *,
     labels: Tensor | None = None,
     running_scale: float | None = None,
+    grouping: Grouping | None = None,
     generator: torch.Generator | None = None,
     budget: int = DEFAULT_BUDGET,
     geometry: Kind | str = Kind.AUTO,
@@ -69,6 +70,9 @@ def allocate(
             change nothing but are reported on: `Allocation.backing` and `label_noise`.
         running_scale: `Allocation.running_scale` of the previous rescoring, for scale policies with
             a memory (vision). None starts afresh.
+        grouping: `Allocation.grouping` of the previous rescoring, for more memories than are exact:
+            those whose features are the same to the last bit, as a frozen encoder gives them, stay
+            together, and less is searched for.
         generator: Source of the shuffle of the `permuted` and `backing-permuted` controls; used by
             nothing else.
         budget: Bytes that distances may occupy; beyond it they are recomputed tile by tile.
@@ -111,7 +115,7 @@ def allocate(
 
     def work() -> Allocation:
         places = (
-            build_geometry(features, recipe.distance, budget=budget, kind=geometry)
+            build_geometry(features, recipe.distance, budget=budget, kind=geometry, before=grouping)
             if isinstance(features, Tensor)
             else features
         )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sphere_replay.allocation.backing import Votes
 from sphere_replay.allocation.sampling import Sample, Scheme, draw, sample
-from sphere_replay.geometry import Geometry, Neighborhood
+from sphere_replay.geometry import CellGeometry, Geometry, Grouping, Neighborhood
 from sphere_replay.geometry.threads import undisturbed
 from sphere_replay.numeric import effective_sample_size
 
@@ -84,6 +84,11 @@ class Allocation:
             sensitivity=self.sensitivity.to(dtype),
             backing=None if self.backing is None else self.backing.to(dtype),
         )
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """Pass it to the next `allocate()` if most features stay the same; None if all is exact."""
+        return self.geometry.cells.grouping if isinstance(self.geometry, CellGeometry) else None
 
     @property
     def effective_sample_size(self) -> float:

@@ -20,6 +20,7 @@ from sphere_replay.geometry.distances import (
     SquaredEuclidean,
 )
 from sphere_replay.geometry.embeddings import center_embeddings
+from sphere_replay.geometry.grouping import Grouping
 from sphere_replay.geometry.large import CellGeometry, LowRankGeometry, SparseGeometry
 from sphere_replay.geometry.permuted import PermutedGeometry, exact_rows
 from sphere_replay.geometry.protocol import Approximate, Geometry, Neighborhood
@@ -36,6 +37,7 @@ __all__ = [
     "Distance",
     "Euclidean",
     "Geometry",
+    "Grouping",
     "Kind",
     "LostRankError",
     "LowRankGeometry",

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from sphere_replay.geometry.distances import Cosine, Distance, SquaredEuclidean
+from sphere_replay.geometry.grouping import Grouping
 from sphere_replay.geometry.large import CellGeometry, LowRankGeometry, SparseGeometry
 from sphere_replay.geometry.protocol import Geometry
 from sphere_replay.geometry.sources import CostSource, PointSource
@@ -70,12 +71,14 @@ def build_geometry(
     *,
     budget: int = DEFAULT_BUDGET,
     kind: Kind | str = Kind.AUTO,
+    before: Grouping | None = None,
 ) -> Geometry:
     """The geometry of `features` `[m, d]` under `distance`; its `why` says which, and for what.
 
     Exact ones are dense while half of the m x m distances fit into `budget` bytes (whole, if these
     are few), tiled within it beyond that. Approximate ones hold a copy of the points in float32, up
-    to 256 MiB for pairs of cells, and about 200 MiB to work in.
+    to 256 MiB for pairs of cells, and about 200 MiB to work in; memories whose features are those
+    of `before` stay in their cells.
     """
     distance, kind, budget = distance or SquaredEuclidean(), Kind(kind), int(budget)
     source = distance.source(features)
@@ -100,7 +103,7 @@ def build_geometry(
         size += f"; {held >> 20} of {budget >> 20} MiB for their distances"
     elif isinstance(source, PointSource):
         source.sharpen_all()  # gives back the copy that fast distances would take
-        geometry, name = _APPROXIMATE[kind](source), str(kind)
+        geometry, name = _APPROXIMATE[kind](source, before=before), str(kind)
     else:
         raise ValueError(f"{kind} geometries put points into cells, and {distance} has none")
     geometry.why = f"{name}: {size}"

@@ -1,35 +1,17 @@
 """Memories in cells: groups of near points, each around a center, stored one after the other.
 
-A large geometry treats pairs of memories by the cells they lie in. Cells come from a few rounds of
-k-means on a sample, and of another k-means within each group where there are many; those that grow
-too large are cut along their longest direction, so that a dense cluster, or a thousand copies of
-one point, costs no more than anything else.
+A large geometry treats pairs of memories by the cells they lie in.
 """
-
-from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from sphere_replay.geometry.embeddings import UnitRows, lengths
-from sphere_replay.geometry.threads import in_order
+from sphere_replay.geometry.grouping import Grouping, grouped
 from sphere_replay.numeric import accumulation_dtype
 
-MOST_CELLS, LEAST_MEMBERS = 8192, 64
-"""Cells of at least so many members on average until there are so many, then larger ones."""
-
-_MOST_GROUPS = 2048
-"""Cells that are found at once; more are parts of these."""
-_SEEDINGS = 4
-"""Times that centers to begin with are drawn; but for the first, where none is near."""
-_COINCIDENT = 1e-12
-"""Squared distances that count as none."""
-_ROUNDS = 6
-_SAMPLED_PER_CELL = 32
-OVERSIZE = 2
-"""Times the average size, at which a cell is cut."""
-_AT_ONCE, _SORTED_AT_ONCE = 1 << 22, 1 << 14
-"""Distances to centers held at a time, and rows that are sorted."""
+_SORTED_AT_ONCE = 1 << 14
+"""Rows that are sorted at a time."""
 
 
 class Cells:
@@ -37,9 +19,11 @@ class Cells:
 
     Args:
         rows: The points.
-        generator: Chooses the sample that centers are found by.
+        generator: Chooses the sample that cells are found by.
+        before: A grouping of features that some of these may still be, whose cells are kept.
 
     Attributes:
+        grouping: Who lies together.
         points: The rows, cell after cell.
         members: Which memory each place holds, `[m]`; `places` is the inverse.
         cell_of: Cell of each place, `[m]`.
@@ -53,14 +37,13 @@ class Cells:
     cell_of: Tensor
     centers: Tensor
 
-    def __init__(self, rows: UnitRows, generator: torch.Generator) -> None:
+    def __init__(
+        self, rows: UnitRows, generator: torch.Generator, before: Grouping | None = None
+    ) -> None:
         points = rows.all(torch.float32)
         size, dim = points.shape
-        count = max(1, min(MOST_CELLS, size // LEAST_MEMBERS))
-        most = OVERSIZE * max(1, size // count)
-        groups = [
-            part for group in _found(points, count, generator) for part in _cut(group, points, most)
-        ]
+        self.grouping = grouped(rows.features, points, generator, before)
+        groups = self.grouping.members()
         del points  # the sorted copy takes its place
         self.members = torch.cat(groups)
         self.places = torch.empty_like(self.members)
@@ -119,92 +102,3 @@ def costs_between(
     squared = torch.addmm(lengths, left, right.T, alpha=-2)
     squared.add_(squared_lengths(left)[:, None]).clamp_(min=0)
     return squared.sqrt_() if root else squared
-
-
-def _centers(points: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """k-means on a sample, from `count` of its points."""
-    order = torch.randperm(len(points), generator=generator, device="cpu")
-    chosen = order[: _SAMPLED_PER_CELL * count]
-    sample = points[chosen.to(points.device)]
-    return _k_means(sample, _seeds(sample, count, generator))
-
-
-def _seeds(sample: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """`count` points of a sample that leave no part of it without one.
-
-    Of as many that are drawn alike, a cluster in three would have none, and share a cell with
-    another. Here most are drawn by their squared distance to those that were drawn before.
-    """
-    centers = sample[: -(-count // _SEEDINGS)]
-    while len(centers) < count:
-        apart = (sample - centers[_assign(sample, centers)]).square_().sum(dim=1)
-        chances = apart.clamp_(min=_COINCIDENT).cpu()
-        number = min(-(-count // _SEEDINGS), count - len(centers))
-        drawn = torch.multinomial(chances, number, generator=generator)
-        centers = torch.cat([centers, sample[drawn.to(sample.device)]])
-    return centers
-
-
-def _k_means(points: Tensor, centers: Tensor) -> Tensor:
-    """A few rounds from the given centers on; one that loses all its points stays."""
-    for _ in range(_ROUNDS):
-        belongs = _assign(points, centers)
-        sums = torch.zeros_like(centers).index_add_(0, belongs, points)
-        numbers = belongs.bincount(minlength=len(centers))[:, None]
-        centers = torch.where(numbers > 0, sums / numbers.clamp(min=1), centers)
-    return centers
-
-
-def _found(points: Tensor, count: int, generator: torch.Generator) -> list[Tensor]:
-    """About `count` groups of near points, as indices; many in two steps."""
-    groups = min(count, _MOST_GROUPS)
-    whole = list(_members(_assign(points, _centers(points, groups, generator)), groups))
-    if count == groups:
-        return whole
-
-    def split(group: Tensor) -> list[Tensor]:
-        parts = round(len(group) * count / len(points))
-        if parts < 2:
-            return [group]
-        inside = points[group]
-        centers = _k_means(inside, inside[:: -(-len(group) // parts)])
-        return [group[part] for part in _members(_assign(inside, centers), len(centers))]
-
-    return [part for parts in in_order(split, whole, points.device) for part in parts]
-
-
-def _members(belongs: Tensor, count: int) -> Sequence[Tensor]:
-    """Who belongs to each of `count` groups."""
-    return torch.split(belongs.argsort(stable=True), belongs.bincount(minlength=count).tolist())
-
-
-def _assign(points: Tensor, centers: Tensor) -> Tensor:
-    """The nearest center of each point, `[m]`."""
-    half = centers.square().sum(dim=1) / 2
-    step = max(1, _AT_ONCE // len(centers))
-    result = torch.empty(len(points), dtype=torch.int64, device=points.device)
-
-    def nearest(start: int) -> None:  # in place: small results would hold on to large blocks
-        part = slice(start, start + step)
-        result[part] = torch.addmm(half, points[part], centers.T, alpha=-1).argmin(dim=1)
-
-    for _ in in_order(nearest, range(0, len(points), step), points.device):
-        pass
-    return result
-
-
-def _cut(group: Tensor, points: Tensor, most: int) -> Iterator[Tensor]:
-    """A group of memories in parts of at most `most`, in order along its longest direction."""
-    if len(group) <= most:
-        if len(group):
-            yield group
-        return
-    spread = points[group]
-    spread = spread - spread.mean(dim=0)
-    direction = spread[spread.square().sum(dim=1).argmax()]
-    for _ in range(_ROUNDS):
-        direction = spread.T @ (spread @ direction)
-        direction = direction / direction.norm().clamp(min=1e-30)
-    order = group[(spread @ direction).argsort()]
-    parts = -(-len(group) // most)
-    yield from order.tensor_split(parts)

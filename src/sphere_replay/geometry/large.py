@@ -16,6 +16,7 @@ from torch import Tensor
 from sphere_replay.geometry.calibration import scales_of_neighbors
 from sphere_replay.geometry.cells import Cells, costs_between, squared_lengths
 from sphere_replay.geometry.far import LEAST_EXPONENT, Far
+from sphere_replay.geometry.grouping import Grouping
 from sphere_replay.geometry.moments import Moments
 from sphere_replay.geometry.order import smallest
 from sphere_replay.geometry.pilot import PILOTS, Plan, Rows, planned
@@ -56,6 +57,7 @@ class CellGeometry:
         source: Points whose pairwise distances are the costs.
         pairs: How many memories near each one are exact; `PAIRS` unless given.
         seed: Of the sample that cells are found by, and of nothing else.
+        before: A grouping of features that some of these may still be, whose cells are kept.
     """
 
     def __init__(
@@ -64,10 +66,11 @@ class CellGeometry:
         pairs: int | None = None,
         *,
         seed: int = 0,
+        before: Grouping | None = None,
     ) -> None:
         self._root = source.root
         self._pairs = PAIRS if pairs is None else pairs
-        self.cells = Cells(source.points, torch.Generator().manual_seed(seed))
+        self.cells = Cells(source.points, torch.Generator().manual_seed(seed), before)
         self.size = len(self.cells.points)
         """Number of memories m."""
         self.dtype = self.cells.points.dtype
@@ -282,8 +285,15 @@ class SparseGeometry(CellGeometry):
 class LowRankGeometry(CellGeometry):
     """A memory's own cell exactly, all others by moments: for wide kernels."""
 
-    def __init__(self, source: PointSource, pairs: int | None = 0, *, seed: int = 0) -> None:
-        super().__init__(source, pairs, seed=seed)
+    def __init__(
+        self,
+        source: PointSource,
+        pairs: int | None = 0,
+        *,
+        seed: int = 0,
+        before: Grouping | None = None,
+    ) -> None:
+        super().__init__(source, pairs, seed=seed, before=before)
 
     def _planned(self, eps: float) -> Plan:
         found = self._plan_of([self.cells.near(self._pairs)], eps * self.unit)

@@ -61,7 +61,7 @@ def carry(scores: Scores, features: Tensor, recipe: Sphere) -> Carried:
 
 
 def _carry(scores: Scores, landmarks: Tensor, features: Tensor, recipe: Sphere) -> Carried:
-    geometry = build_geometry(features, recipe.distance)
+    geometry = build_geometry(features, recipe.distance, before=scores.grouping)
     scales = recipe.scales.bandwidths(geometry)
     increments, neighbors = carried_increments(scores.increments, landmarks, geometry, scales[1])
     others = torch.ones(len(scores), dtype=torch.bool, device=neighbors.device)

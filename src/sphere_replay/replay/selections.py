@@ -179,6 +179,7 @@ class SphereSelection:
             carried.recipe,
             labels=scores.labels if self.recipe.agreement > 0 else None,
             running_scale=running_scale,
+            grouping=scores.grouping,
             generator=generator,
         )
         details = {

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from sphere_replay.geometry import Grouping
 from sphere_replay.numeric import accumulation_dtype, percentile
 from sphere_replay.replay.selections import Selection, Weighting
 from sphere_replay.scoring import Scores
@@ -13,7 +14,7 @@ from sphere_replay.storage.trees import State
 
 
 class Weigher:
-    """Weighs candidates by a selection, and hands its running scale on."""
+    """Weighs candidates by a selection, and hands on what the next weighing is told."""
 
     def __init__(self, selection: Selection, generator: torch.Generator) -> None:
         self.selection = selection
@@ -21,6 +22,7 @@ class Weigher:
         """What the last weighing gave, for logs."""
         self._generator = generator
         self._running_scale: float | None = None
+        self._grouping: Grouping | None = None
 
     def weigh(self, count: int, score: Callable[[], Scores]) -> Weighting:
         """Weights of that many candidates; they are scored only if the selection needs it."""
@@ -28,34 +30,38 @@ class Weigher:
             precision = accumulation_dtype(torch.device("cpu"))
             self.latest = Weighting(torch.full((count,), 1 / count, dtype=precision))
             return self.latest
-        scores = score()
+        scores = replace(score(), grouping=self._grouping)
         weighting = self.selection.weigh(scores, self._running_scale, self._generator)
         details = dict(weighting.details)
         if len(known := scores.known_increments):
             details |= increment_quantiles(known)
         self._running_scale = weighting.running_scale
+        allocation = weighting.allocation
+        self._grouping = None if allocation is None else allocation.grouping
         cost = round(scores.passes * len(scores))
         self.latest = replace(weighting, details=details, cost=cost, scores=scores)
         return self.latest
 
     def forget(self) -> None:
         """Begin afresh: what was weighed before has nothing to do with what comes."""
-        self.latest = None
-        self._running_scale = None
+        self.latest = self._running_scale = self._grouping = None
 
     def state_dict(self) -> State:
         """Everything the next weighing depends on, and the latest."""
-        latest = self.latest
+        latest, grouping = self.latest, self._grouping
         return {
             "running_scale": self._running_scale,
             "weights": None if latest is None else latest.weights,
             "mass": None if latest is None else latest.mass,
             "details": {} if latest is None else dict(latest.details),
+            "grouping": None if grouping is None else grouping._asdict(),
         }
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken."""
         self._running_scale, self.latest = state["running_scale"], None
+        grouping = state.get("grouping")  # states of before had none
+        self._grouping = None if grouping is None else Grouping(**grouping)
         if state["weights"] is not None:
             self.latest = Weighting(
                 state["weights"], state["mass"], self._running_scale, state["details"]

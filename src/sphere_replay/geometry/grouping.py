@@ -1,0 +1,195 @@
+"""Which memories lie together: groups of near points, found once and kept while rows stay.
+
+Groups come from a few rounds of k-means on a sample, and of another k-means within each group where
+there are many; those that grow too large are cut along their longest direction, so that a dense
+cluster, or a thousand copies of one point, costs no more than anything else.
+
+Where most features are still those of an earlier grouping, as those of a frozen encoder are, these
+memories stay together, and others come to whom they are nearest to. What is computed of groups is
+computed anew: it depends on who lies together, not on how that was found.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sphere_replay.geometry.threads import in_order
+
+MOST_CELLS, LEAST_MEMBERS = 8192, 64
+"""Cells of at least so many members on average until there are so many, then larger ones."""
+
+_MOST_GROUPS = 2048
+"""Cells that are found at once; more are parts of these."""
+_SEEDINGS = 4
+"""Times that centers to begin with are drawn; but for the first, where none is near."""
+_COINCIDENT = 1e-12
+"""Squared distances that count as none."""
+_ROUNDS = 6
+_SAMPLED_PER_CELL = 32
+OVERSIZE = 2
+"""Times the average size, at which a cell is cut."""
+_AT_ONCE, _PRINTED_AT_ONCE = 1 << 22, 1 << 20
+"""Distances to centers held at a time, and numbers of features that prints are made of."""
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Whole numbers as long as those of features."""
+_MOVED = 4
+"""Cells are found anew once one memory of so many has come to a cell that was there before."""
+
+
+class Grouping(NamedTuple):
+    """Which cell each memory lies in, and what tells whether its features are still the same."""
+
+    cells: Tensor
+    """Number of the cell of each memory, int32 `[m]`."""
+    prints: Tensor
+    """Of the feature rows, int64 `[m]`: those of other rows are others."""
+    moved: int = 0
+    """How many memories came to their cells after these were found."""
+
+    def members(self) -> list[Tensor]:
+        """Which memories lie in each cell."""
+        return list(_members(self.cells, int(self.cells.max()) + 1))
+
+
+def grouped(
+    features: Tensor, points: Tensor, generator: torch.Generator, before: Grouping | None = None
+) -> Grouping:
+    """Groups of near points `[m, d]`, which are those of `before` as far as features are the same.
+
+    Args:
+        features: What the points were made of, `[m, d]`.
+        points: To be grouped.
+        generator: Chooses the sample that centers are found by.
+        before: A grouping of features that some of these may still be.
+    """
+    size, prints = len(points), _prints(features)
+    count = max(1, min(MOST_CELLS, size // LEAST_MEMBERS))
+    most = OVERSIZE * max(1, size // count)
+    groups, moved = None, 0
+    if before is not None:
+        stays = torch.zeros(size, dtype=torch.bool, device=points.device)
+        known = min(size, len(before.prints))
+        stays[:known] = prints[:known] == before.prints[:known].to(prints.device)
+        moved = before.moved + size - int(stays.sum())
+        if moved * _MOVED <= size:
+            groups = _kept(points, stays, before.cells.to(points.device))
+    if groups is None:
+        groups, moved = _found(points, count, generator), 0
+    parts = [part for group in groups for part in _cut(group, points, most)]
+    cells = torch.empty(size, dtype=torch.int32, device=points.device)
+    for cell, part in enumerate(parts):
+        cells[part] = cell
+    return Grouping(cells, prints, moved)
+
+
+def _prints(features: Tensor) -> Tensor:
+    """A number of each row's bits `[m]`."""
+    bits = _BITS[features.itemsize]
+    seeded, dim = torch.Generator().manual_seed(0), features.shape[1]
+    drawn = torch.randint(-(1 << 62), 1 << 62, (dim,), generator=seeded, device="cpu")
+    factors = (2 * drawn + 1).to(features.device)
+    parts = torch.split(features, max(1, _PRINTED_AT_ONCE // dim))
+    return torch.cat([(part.contiguous().view(bits) * factors).sum(dim=1) for part in parts])
+
+
+def _kept(points: Tensor, stays: Tensor, cells: Tensor) -> list[Tensor]:
+    """Groups of those who stay where they were, with all others in the nearest of these."""
+    staying, others = stays.nonzero()[:, 0], (~stays).nonzero()[:, 0]
+    belongs = cells[staying]
+    groups = [staying[group] for group in _members(belongs, int(belongs.max()) + 1) if len(group)]
+    if len(others) == 0:
+        return groups
+    centers = torch.stack([points[group].mean(dim=0) for group in groups])
+    added = _members(_assign(points[others], centers), len(groups))
+    return [torch.cat([group, others[new]]) for group, new in zip(groups, added, strict=True)]
+
+
+def _centers(points: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """k-means on a sample, from `count` of its points."""
+    order = torch.randperm(len(points), generator=generator, device="cpu")
+    chosen = order[: _SAMPLED_PER_CELL * count]
+    sample = points[chosen.to(points.device)]
+    return _k_means(sample, _seeds(sample, count, generator))
+
+
+def _seeds(sample: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` points of a sample that leave no part of it without one.
+
+    Of as many that are drawn alike, a cluster in three would have none, and share a cell with
+    another. Here most are drawn by their squared distance to those that were drawn before.
+    """
+    centers = sample[: -(-count // _SEEDINGS)]
+    while len(centers) < count:
+        apart = (sample - centers[_assign(sample, centers)]).square_().sum(dim=1)
+        chances = apart.clamp_(min=_COINCIDENT).cpu()
+        number = min(-(-count // _SEEDINGS), count - len(centers))
+        drawn = torch.multinomial(chances, number, generator=generator)
+        centers = torch.cat([centers, sample[drawn.to(sample.device)]])
+    return centers
+
+
+def _k_means(points: Tensor, centers: Tensor) -> Tensor:
+    """A few rounds from the given centers on; one that loses all its points stays."""
+    for _ in range(_ROUNDS):
+        belongs = _assign(points, centers)
+        sums = torch.zeros_like(centers).index_add_(0, belongs, points)
+        numbers = belongs.bincount(minlength=len(centers))[:, None]
+        centers = torch.where(numbers > 0, sums / numbers.clamp(min=1), centers)
+    return centers
+
+
+def _found(points: Tensor, count: int, generator: torch.Generator) -> list[Tensor]:
+    """About `count` groups of near points, as indices; many in two steps."""
+    groups = min(count, _MOST_GROUPS)
+    whole = list(_members(_assign(points, _centers(points, groups, generator)), groups))
+    if count == groups:
+        return whole
+
+    def split(group: Tensor) -> list[Tensor]:
+        parts = round(len(group) * count / len(points))
+        if parts < 2:
+            return [group]
+        inside = points[group]
+        centers = _k_means(inside, inside[:: -(-len(group) // parts)])
+        return [group[part] for part in _members(_assign(inside, centers), len(centers))]
+
+    return [part for parts in in_order(split, whole, points.device) for part in parts]
+
+
+def _members(belongs: Tensor, count: int) -> Sequence[Tensor]:
+    """Who belongs to each of `count` groups."""
+    return torch.split(belongs.argsort(stable=True), belongs.bincount(minlength=count).tolist())
+
+
+def _assign(points: Tensor, centers: Tensor) -> Tensor:
+    """The nearest center of each point, `[m]`."""
+    half = centers.square().sum(dim=1) / 2
+    step = max(1, _AT_ONCE // len(centers))
+    result = torch.empty(len(points), dtype=torch.int64, device=points.device)
+
+    def nearest(start: int) -> None:  # in place: small results would hold on to large blocks
+        part = slice(start, start + step)
+        result[part] = torch.addmm(half, points[part], centers.T, alpha=-1).argmin(dim=1)
+
+    for _ in in_order(nearest, range(0, len(points), step), points.device):
+        pass
+    return result
+
+
+def _cut(group: Tensor, points: Tensor, most: int) -> Iterator[Tensor]:
+    """A group of memories in parts of at most `most`, in order along its longest direction."""
+    if len(group) <= most:
+        if len(group):
+            yield group
+        return
+    spread = points[group]
+    spread = spread - spread.mean(dim=0)
+    direction = spread[spread.square().sum(dim=1).argmax()]
+    for _ in range(_ROUNDS):
+        direction = spread.T @ (spread @ direction)
+        direction = direction / direction.norm().clamp(min=1e-30)
+    order = group[(spread @ direction).argsort()]
+    parts = -(-len(group) // most)
+    yield from order.tensor_split(parts)

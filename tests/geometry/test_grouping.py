@@ -1,0 +1,113 @@
+"""Groups of near points: kept where features stay, joined by the others, found anew in time."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from sphere_replay.geometry import CellGeometry, build_geometry
+from sphere_replay.geometry.grouping import Grouping, grouped
+from tensors import random, seeded
+
+SIZE = 600
+
+
+@pytest.fixture(autouse=True)
+def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.grouping.LEAST_MEMBERS", 16)
+
+
+def clusters(size: int = SIZE) -> Tensor:
+    return random(12, 8)[torch.arange(size) % 12] + 0.2 * random(size, 8, seed=1)
+
+
+def group(features: Tensor, before: Grouping | None = None) -> Grouping:
+    return grouped(features, features.float(), seeded(), before)
+
+
+def cells_of(features: Tensor, before: Grouping | None = None) -> CellGeometry:
+    geometry = build_geometry(features, kind="cells", before=before)
+    assert isinstance(geometry, CellGeometry)
+    return geometry
+
+
+def together(grouping: Grouping) -> set[frozenset[int]]:
+    return {frozenset(members.tolist()) for members in grouping.members()}
+
+
+def test_the_same_features_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = clusters()
+    first = group(features)
+    monkeypatch.setattr("sphere_replay.geometry.grouping._found", lambda *_: pytest.fail("found"))
+    again = group(features.clone(), first)
+    assert torch.equal(again.cells, first.cells)
+    assert again.moved == 0
+
+
+def test_new_rows_come_to_the_nearest_cell_and_others_stay() -> None:
+    features = clusters()
+    first = group(features)
+    features[7], features[100] = features[8] + 1e-3, features[101] - 1e-3
+    again = group(features, first)
+    old = torch.ones(SIZE, dtype=torch.bool)
+    old[[7, 100]] = False
+    assert torch.equal(again.cells[old], first.cells[old])
+    assert again.cells[[7, 100]].tolist() == first.cells[[8, 101]].tolist()
+    assert again.moved == 2
+
+
+@pytest.mark.parametrize("size", [SIZE - 50, SIZE + 50])
+def test_a_memory_may_grow_and_shrink(size: int) -> None:
+    first = group(clusters(SIZE))
+    features = torch.cat([clusters(SIZE), clusters(SIZE) + 0.01])[:size]
+    again = group(features, first)
+    assert torch.equal(torch.cat(again.members()).sort().values, torch.arange(size))
+    for members in again.members():  # some are cut, but none has members of two
+        assert len(set(first.cells[members[members < SIZE]].tolist())) <= 1
+    assert again.moved == max(0, size - SIZE)
+
+
+def test_a_cell_that_many_come_to_is_cut_and_one_that_all_leave_is_gone() -> None:
+    features = clusters()
+    first = group(features)
+    leaving = first.members()[0]
+    crowd = torch.cat([leaving, torch.arange(SIZE)[first.cells != 0][:80]])
+    features[crowd] = random(1, 8) + 1e-4 * random(len(crowd), 8, seed=2)
+    again = group(features, first)
+    assert again.moved == len(crowd)
+    assert max(len(members) for members in again.members()) <= 2 * 16 + 1
+    assert min(len(members) for members in again.members()) > 0
+
+
+def test_cells_are_found_anew_once_a_quarter_has_moved() -> None:
+    features, grouping, moved = clusters(), group(clusters()), []
+    for part in torch.split(torch.arange(SIZE), 60):
+        features[part] += 0.01
+        grouping = group(features, grouping)
+        moved.append(grouping.moved)
+    assert moved == [60, 120, 0, 60, 120, 0, 60, 120, 0, 60]
+    other = clusters() + 1
+    assert together(group(other, grouping)) == together(group(other))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_any_other_bit_is_another_row(dtype: torch.dtype) -> None:
+    features = clusters().to(dtype)
+    first, other, rows = group(features), features.clone(), torch.arange(SIZE)
+    bits = other.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])
+    bits[rows, rows % 8] ^= 1
+    assert (group(other).prints != first.prints).all()
+    assert len(set(first.prints.tolist())) == SIZE
+    assert torch.equal(group(features.T.contiguous().T).prints, first.prints)
+
+
+def test_answers_are_as_close_with_kept_cells_as_with_fresh_ones() -> None:
+    features, ones = clusters(), torch.ones(SIZE)
+    before = cells_of(features).cells.grouping
+    features[:100] = random(100, 8, seed=4)
+    kept, fresh = cells_of(features, before), cells_of(features)
+    assert kept.cells.grouping.moved == 100
+    exact = build_geometry(features, kind="exact")
+    for eps in (0.1, 0.5):
+        wanted = exact.apply_kernel(eps, ones)
+        off = [(each.apply_kernel(eps, ones) / wanted - 1).abs().mean() for each in (kept, fresh)]
+        assert off[0] < 2 * off[1] + 1e-4
