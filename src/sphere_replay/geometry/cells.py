@@ -10,8 +10,8 @@ from sphere_replay.geometry.embeddings import UnitRows, lengths
 from sphere_replay.geometry.grouping import Grouping, grouped
 from sphere_replay.numeric import accumulation_dtype
 
-_SORTED_AT_ONCE = 1 << 14
-"""Rows that are sorted at a time."""
+_SORTED_AT_ONCE, _CELLS_AT_ONCE = 1 << 14, 256
+"""Rows that are sorted at a time, and cells whose neighbours are looked for."""
 
 
 class Cells:
@@ -87,6 +87,22 @@ class Cells:
                 near[rows] = near[rows].scatter_(1, order, before < pairs)
             self._near[pairs] = (near | near.T).fill_diagonal_(True)
         return self._near[pairs]
+
+    def columns(self, near: Tensor) -> list[Tensor]:
+        """The places of each cell, and after them those of later cells that are near to it."""
+        result: list[Tensor] = []
+        for first in range(0, len(self), _CELLS_AT_ONCE):
+            a, b = near[first : first + _CELLS_AT_ONCE].nonzero().T
+            a, b = a[b >= a + first], b[b >= a + first]
+            sizes = self.sizes[b]
+            ends = sizes.cumsum(0)
+            places = (self.starts[b] - (ends - sizes)).repeat_interleave(sizes)
+            places += torch.arange(len(places), device=places.device)
+            numbers = torch.zeros(
+                min(_CELLS_AT_ONCE, len(self) - first), dtype=torch.int64, device=places.device
+            ).index_add_(0, a, sizes)
+            result += torch.split(places.to(torch.int32), numbers.tolist())
+        return result
 
 
 def squared_lengths(points: Tensor) -> Tensor:

@@ -120,24 +120,26 @@ class Far:
         gains = (self._tilt * seen.spreads).exp_().mul_(seen.gains).mul_(self._level)
         totals, lengths, tilts = self._weighted(stacked)
         tilts_inside = (tilts * centers).sum(dim=2)
+        count, by_cell = stacked.shape[1], tilts.flatten(0, 1)
+        side_by_side = tilts.transpose(0, 1).flatten(1)
         result = torch.empty_like(stacked)
 
         def carry(batch: Tensor) -> None:
             reach, own = self._reach(batch), centers[batch]
-            seen_by_slope = reach.kernel * reach.slope
-            for k in range(stacked.shape[1]):
-                toward = own @ tilts[k].T - tilts_inside[k]
-                tilted = totals[:, k] + reach.slope * (2 * toward - lengths[:, k])
-                weights = reach.kernel * tilted
-                sloped = weights * reach.slope
-                mass = weights.sum(dim=1)
-                change = 2 * (sloped @ centers - sloped.sum(dim=1, keepdim=True) * own)
-                change -= 2 * (sloped * reach.slope) @ skew + mass[:, None] * seen.slopes[batch]
-                change += 2 * seen_by_slope @ tilts[k]
-                for row, cell in enumerate(batch.tolist()):
-                    span = cells.spans[cell]
-                    field = mass[row] + cells.deviations(cell) @ change[row]
-                    result[span, k] = gains[span] * field
+            slope = reach.slope[:, None]
+            toward = (own @ by_cell.T).view(len(batch), count, -1) - tilts_inside
+            weights = toward.mul_(2).sub_(lengths).mul_(slope).add_(totals)
+            weights *= reach.kernel[:, None]
+            mass = weights.sum(dim=2)
+            change = mass[:, :, None] * -seen.slopes[batch, None]
+            sloped = weights.mul_(slope)
+            change += 2 * (sloped @ centers - sloped.sum(dim=2, keepdim=True) * own[:, None])
+            tilted = (reach.kernel * reach.slope) @ side_by_side
+            change += 2 * (tilted.view_as(change) - sloped.mul_(slope) @ skew)
+            for row, cell in enumerate(batch.tolist()):
+                span = cells.spans[cell]
+                field = torch.addmm(mass[row], cells.deviations(cell), change[row].T)
+                torch.mul(field, gains[span, None], out=result[span])
 
         for _ in in_order(carry, self._moments.batches(), stacked.device):
             pass
@@ -171,13 +173,15 @@ class Far:
             variations = self._slope_variation.expand(len(batch), -1, -1)
         root_bend = (share * reach.root_bend).sum(dim=1)
         gains, spreads = [], []
+        told_apart = most.indices.shape[1], centers.shape[1]
+        toward = working("slopes", told_apart, centers.dtype, centers.device)
         for row, cell in enumerate(batch.tolist()):
             deviations = cells.deviations(cell)
             chosen = most.indices[row]
             if self._root:
-                every = (damped[chosen] - damped[cell]) * (2 * reach.slope[row, chosen, None])
+                every = (damped.index_select(0, chosen) - damped[cell]) * (2 * reach.slope[row, chosen, None])
             else:
-                every = self._slopes[chosen]
+                every = torch.index_select(self._slopes, 0, chosen, out=toward)
             spread = _spread(deviations, every, most.values[row], usual[row], variations[row])
             along_slope = deviations @ slopes[row]
             exponent = deviations @ steepness[row] - slope[row] * deviations.square().sum(dim=1)
@@ -233,16 +237,15 @@ class Far:
         return damped.T.contiguous()
 
     def _weighted(self, stacked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Σ w `[c, p]`, Σ w (|v|² - mean) `[c, p]` and Σ w v `[p, c, d]` of each cell."""
-        cells, count = self._cells, stacked.shape[1]
-        totals, lengths = stacked.new_empty(2, len(cells), count)
-        tilts = stacked.new_empty(count, *cells.centers.shape)
+        """Σ w `[p, c]`, Σ w (|v|² - mean) `[p, c]` and Σ w v `[p, c, d]` of each cell."""
+        cells, longer, vectors = self._cells, self._moments.longer, stacked.T.contiguous()
+        totals, lengths = stacked.new_empty(2, len(vectors), len(cells))
+        tilts = stacked.new_empty(len(vectors), *cells.centers.shape)
         for cell, span in enumerate(cells.spans):
-            deviations, values = cells.deviations(cell), stacked[span]
-            totals[cell] = values.sum(dim=0)
-            longer = deviations.square().sum(dim=1) - self._moments.length[cell]
-            lengths[cell] = longer @ values
-            tilts[:, cell] = values.T @ deviations
+            values = vectors[:, span]
+            totals[:, cell] = values.sum(dim=1)
+            lengths[:, cell] = values @ longer[span]
+            tilts[:, cell] = values @ cells.deviations(cell)
         return totals, lengths, tilts
 
 

@@ -34,8 +34,10 @@ _ROUNDING = 1e-3
 """Times eps: larger rounding errors of a distance are not tolerated."""
 _CLOSE, _CLOSE_AT_ONCE = 1e-3, 1 << 15
 """Squared distances below this are computed from differences, so many at a time."""
-_WIDTH = 1024
-"""Columns of a tile."""
+_COARSE = 0.01
+"""Scales beside which the rounding of distances on the sphere, about 1e-6, counts for nothing."""
+_WIDTH, _TOGETHER = 1024, 16
+"""Columns of a tile, and cells whose tiles are worked on by one thread after another."""
 
 _ALL_SEARCHED, _SEARCHED = 32_768, 1024
 """Memories up to which all give their neighbour radii, and how many do of more than that."""
@@ -192,56 +194,58 @@ class CellGeometry:
 
     def _near(self, eps: float, stacked: Tensor, near: Tensor, *, others_only: bool) -> Tensor:
         """Products `[m, p]` over pairs of near cells, each pair once for both its cells."""
-        points, spans = self.cells.points, self.cells.spans
+        spans = self.cells.spans
         vectors = stacked.T.contiguous()  # a few rows times a tile are faster than a few columns
         result = torch.zeros(
             vectors.shape, dtype=accumulation_dtype(self.device), device=self.device
         )
 
-        def products(cell: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-            rows, center = spans[cell], self.cells.centers[cell]
-            left = points[rows] - center
-            kernel = self._kernel(left, left, eps).fill_diagonal_(0.0 if others_only else 1.0)
-            along, across = vectors[:, rows] @ kernel, []
-            for cols in self._columns(near[cell, cell + 1 :].nonzero()[:, 0] + cell + 1):
-                kernel = self._kernel(left, points.index_select(0, cols).sub_(center), eps)
-                along += vectors[:, cols] @ kernel.T
-                across.append((cols, vectors[:, rows] @ kernel))
-            return along, across
+        def products(batch: range) -> tuple[Tensor, Tensor, Tensor]:
+            """Sums of the batch's places, and what its cells give to those of later ones."""
+            along, places, across = [], [], []
+            for cell in batch:
+                rows, sums = spans[cell], None
+                here, own = vectors[:, rows], rows.stop - rows.start
+                for cols in torch.split(columns[cell], _WIDTH):
+                    kernel = self._kernel(cell, cols, eps)
+                    if sums is None:  # the first columns are the cell's own
+                        kernel.fill_diagonal_(0.0 if others_only else 1.0)
+                        sums = vectors.index_select(1, cols) @ kernel.T
+                        kernel, cols = kernel[:, own:], cols[own:]
+                    else:
+                        sums += vectors.index_select(1, cols) @ kernel.T
+                    places.append(cols)
+                    across.append(here @ kernel)
+                along.append(sums)
+            return torch.cat(along, 1), torch.cat(places), torch.cat(across, 1)
 
-        cells = range(len(spans))
-        for rows, (along, across) in zip(
-            spans, in_order(products, cells, self.device), strict=True
+        columns = self.cells.columns(near)
+        batches = [
+            range(at, min(at + _TOGETHER, len(spans))) for at in range(0, len(spans), _TOGETHER)
+        ]
+        for batch, (along, places, across) in zip(
+            batches, in_order(products, batches, self.device), strict=True
         ):
-            result[:, rows] += along
-            for cols, product in across:
-                for total, part in zip(result, product.to(result.dtype), strict=True):
-                    total.index_add_(0, cols, part)  # of one dimension it is several times faster
+            result[:, spans[batch[0]].start : spans[batch[-1]].stop] += along
+            for total, part in zip(result, across.to(result.dtype), strict=True):
+                total.index_add_(0, places, part)  # of one dimension it is several times faster
         return result.T
 
-    def _columns(self, cells: Tensor) -> Iterator[Tensor]:
-        """Places of the members of some cells, as many at a time as a tile is wide."""
-        sizes = self.cells.sizes[cells]
-        ends = sizes.cumsum(0)
-        starts = self.cells.starts[cells] - (ends - sizes)
-        places = starts.repeat_interleave(sizes)
-        places += torch.arange(len(places), device=self.device)
-        yield from torch.split(places, _WIDTH) if len(places) else ()
-
-    def _kernel(self, left: Tensor, right: Tensor, eps: float) -> Tensor:
-        """exp(-C/eps) of two sets of points, seen from about where they are."""
-        lengths = squared_lengths(left), squared_lengths(right)
-        longest = [float(each.max()) for each in lengths]
-        rounding = torch.finfo(self.dtype).eps * sum(longest)
-        if self._root or rounding > _ROUNDING * eps:
-            exponents = self._cost(left, right, exactly=rounding > _ROUNDING * eps).mul_(-1 / eps)
-        else:
-            exponents = torch.addmm(lengths[1] / -eps, left, right.T, alpha=2 / eps)
-            exponents.sub_(lengths[0][:, None] / eps)
-        furthest = sum(map(math.sqrt, longest))
-        if (furthest if self._root else furthest**2) > -LEAST_EXPONENT * eps:
-            exponents.clamp_(LEAST_EXPONENT, 0)
-        return exponents.exp_()
+    def _kernel(self, cell: int, cols: Tensor, eps: float) -> Tensor:
+        """exp(-C/eps) between the members of a cell and the given places."""
+        points, rows = self.cells.points, self.cells.spans[cell]
+        left, right = points[rows], points.index_select(0, cols)
+        if not self._root and eps > _COARSE:
+            lengths = self._lengths.index_select(0, cols).mul_(-1 / eps)
+            exponents = torch.addmm(lengths, left, right.T, alpha=2 / eps)
+            exponents.sub_(self._lengths[rows, None], alpha=1 / eps)
+        else:  # seen from where they are, fewer digits cancel
+            center = self.cells.centers[cell]
+            left, right = left - center, right.sub_(center)
+            longest = float(squared_lengths(left).max() + squared_lengths(right).max())
+            rough = torch.finfo(self.dtype).eps * longest > _ROUNDING * eps
+            exponents = self._cost(left, right, exactly=rough).mul_(-1 / eps)
+        return exponents.clamp_(LEAST_EXPONENT, 0).exp_()
 
     def _cost(self, left: Tensor, right: Tensor, *, exactly: bool = False) -> Tensor:
         """Costs of all pairs by products, which cancel for near ones, or exactly by differences."""

@@ -15,7 +15,7 @@ from sphere_replay.geometry.threads import in_order
 RANK = 8
 """Directions that a cell has of its own."""
 
-TOGETHER = 16
+TOGETHER = 32
 """Cells that are looked at from at once."""
 
 _ROUNDS = 3
@@ -29,6 +29,7 @@ class Moments:
         share: s, `[c]`, and `common`: R, `[d, d]`.
         covariance: The mean of Σ_b over memories, `[d, d]`.
         length: Mean of |v|², `[c]`, and `wobble`: its variance.
+        longer: |v|² minus that mean, of each place, `[m]`.
         skew: t, `[c, d]`, and `skew_inside`: c_b·t_b, `[c]`.
         seen: D^T Σ_b D for D = c_a - c_b, `[c, c]`: how wide cell b is, seen from that of row a.
     """
@@ -38,12 +39,13 @@ class Moments:
         rank = min(RANK, dim)
         new = cells.points.new_zeros
         self.factors, self.skew = new(rank, count, dim), new(count, dim)
-        self.length, self.wobble = new(count), new(count)
+        self.length, self.wobble, self.longer = new(count), new(count), new(len(cells.points))
 
         def measure(cell: int) -> Tensor:
             deviations = cells.deviations(cell)
             lengths = deviations.square().sum(dim=1)
             self.length[cell] = lengths.mean()
+            self.longer[cells.spans[cell]] = lengths - self.length[cell]
             self.wobble[cell] = lengths.var(correction=0)
             self.skew[cell] = lengths @ deviations / len(lengths)
             self.factors[:, cell] = _factors(deviations, rank)
