@@ -70,6 +70,26 @@ class Cells:
         """How the members of a cell lie around its center, `[n, d]`."""
         return self.points[self.spans[cell]] - self.centers[cell]
 
+    def together(self, batch: Tensor) -> tuple[slice, Tensor]:
+        """The places of some adjacent cells, and for each of these which of the cells it is in."""
+        first, last = int(batch[0]), int(batch[-1])
+        places = slice(self.spans[first].start, self.spans[last].stop)
+        return places, self.cell_of[places] - first
+
+    def around(self, batch: Tensor) -> Tensor:
+        """How all members of some adjacent cells lie around their centers, `[n, d]`."""
+        places, own_cell = self.together(batch)
+        return self.points[places] - self.centers[batch].index_select(0, own_cell)
+
+    def padded(self, batch: Tensor) -> Tensor:
+        """The same for each cell, `[b, n, d]`, zero where it has fewer members than another."""
+        around, (_, own_cell) = self.around(batch), self.together(batch)
+        sizes, most = self.sizes[batch], int(self.sizes[batch].max())
+        before = torch.arange(len(batch), device=sizes.device) * most - (sizes.cumsum(0) - sizes)
+        places = torch.arange(len(around), device=sizes.device) + before[own_cell]
+        result = around.new_zeros(len(batch) * most, around.shape[1])
+        return result.index_copy_(0, places, around).view(len(batch), most, -1)
+
     def near(self, pairs: int) -> Tensor:
         """Each cell with itself, and with the nearest of others until these hold `pairs` memories.
 
@@ -89,19 +109,16 @@ class Cells:
         return self._near[pairs]
 
     def columns(self, near: Tensor) -> list[Tensor]:
-        """The places of each cell, and after them those of later cells that are near to it."""
+        """Of each cell its places, and after them those of later cells that are near; int32."""
         result: list[Tensor] = []
         for first in range(0, len(self), _CELLS_AT_ONCE):
-            a, b = near[first : first + _CELLS_AT_ONCE].nonzero().T
-            a, b = a[b >= a + first], b[b >= a + first]
-            sizes = self.sizes[b]
-            ends = sizes.cumsum(0)
-            places = (self.starts[b] - (ends - sizes)).repeat_interleave(sizes)
+            some = near[first : first + _CELLS_AT_ONCE].triu(first)
+            cells = some.nonzero()[:, 1]
+            sizes = self.sizes[cells]
+            places = (self.starts[cells] - (sizes.cumsum(0) - sizes)).repeat_interleave(sizes)
             places += torch.arange(len(places), device=places.device)
-            numbers = torch.zeros(
-                min(_CELLS_AT_ONCE, len(self) - first), dtype=torch.int64, device=places.device
-            ).index_add_(0, a, sizes)
-            result += torch.split(places.to(torch.int32), numbers.tolist())
+            counts = (some * self.sizes).sum(dim=1).tolist()
+            result += torch.split(places.to(torch.int32), counts)
         return result
 
 

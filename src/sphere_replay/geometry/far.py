@@ -18,11 +18,13 @@ where g_i holds all that is the same for all w; A and B are linear in w. For dis
 square roots, 1/eps becomes 1/(2 eps |D|), and the bend of the root adds to both second orders.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import vecdot
 
 from sphere_replay.geometry.cells import Cells, costs_between
 from sphere_replay.geometry.moments import Moments
@@ -61,6 +63,22 @@ class Seen(NamedTuple):
     """g of their members."""
     spreads: Tensor
     """The part of log g that slopes have which differ from cell to cell."""
+
+
+class Members(NamedTuple):
+    """How the members of a few cells lie around their centers."""
+
+    deviations: Tensor
+    """u, `[n, d]`."""
+    own_cell: Tensor
+    """Which of the few cells is theirs, `[n]`."""
+    sizes: list[int]
+    """How many each of the few has."""
+
+    def along(self, directions: Tensor) -> Tensor:
+        """u·x, `[n]`, with an x of each cell `[b, d]`."""
+        found: Tensor = vecdot(self.deviations, directions.index_select(0, self.own_cell))
+        return found
 
 
 class Far:
@@ -164,33 +182,33 @@ class Far:
         apart = common.sum(dim=1, keepdim=True) * own - common @ centers
         steepness = slopes + 2 * (turned + apart @ moments.common)
         most = share.topk(min(_TOLD_APART, len(cells)), dim=1, sorted=False)
+        toward = working("toward", (most.indices.shape[1], own.shape[1]), own.dtype, own.device)
         if self._root:
             damped = self._damp(float(bend.sum() / slope.sum().clamp(min=_TINY)))
             usual = 2 * (sloped @ damped - slope[:, None] * damped[batch])
-            variations = self._variation(damped) * (2 * slope[:, None, None]).square()
+            variation, factor = self._variation(damped), (2 * slope).square()
         else:
-            usual = share @ self._slopes
-            variations = self._slope_variation.expand(len(batch), -1, -1)
-        root_bend = (share * reach.root_bend).sum(dim=1)
-        gains, spreads = [], []
-        told_apart = most.indices.shape[1], centers.shape[1]
-        toward = working("slopes", told_apart, centers.dtype, centers.device)
-        for row, cell in enumerate(batch.tolist()):
-            deviations = cells.deviations(cell)
+            damped, usual = self._slopes, share @ self._slopes
+            variation, factor = self._slope_variation, torch.ones_like(slope)
+
+        def slopes_toward(row: int) -> Tensor:
             chosen = most.indices[row]
+            found = torch.index_select(damped, 0, chosen, out=toward)
             if self._root:
-                every = (damped.index_select(0, chosen) - damped[cell]) * (2 * reach.slope[row, chosen, None])
-            else:
-                every = torch.index_select(self._slopes, 0, chosen, out=toward)
-            spread = _spread(deviations, every, most.values[row], usual[row], variations[row])
-            along_slope = deviations @ slopes[row]
-            exponent = deviations @ steepness[row] - slope[row] * deviations.square().sum(dim=1)
-            exponent += spread + root_bend[row] * (2 * spread + along_slope.square())
-            covered = ((deviations @ moments.covariance) * deviations).sum(dim=1)
-            exponent += bend[row] * covered
-            gains.append(exponent.clamp_(LEAST_EXPONENT, LARGEST_EXPONENT).exp_())
-            spreads.append(spread)
-        return Seen(mass, slopes, torch.cat(gains), torch.cat(spreads))
+                found.sub_(damped[batch[row]]).mul_(2 * reach.slope[row, chosen, None])
+            return found
+
+        places, own_cell = cells.together(batch)
+        members = Members(cells.around(batch), own_cell, cells.sizes[batch].tolist())
+        varied = vecdot(members.deviations @ variation, members.deviations) * factor[own_cell]
+        spread = _spread(members, slopes_toward, most.values, usual, varied)
+        along_slope = members.along(slopes)
+        exponent = members.along(steepness) - slope[own_cell] * moments.lengths[places]
+        root_bend = (share * reach.root_bend).sum(dim=1)[own_cell]
+        exponent += spread + root_bend * (2 * spread + along_slope.square())
+        exponent += bend[own_cell] * moments.covered[places]
+        gains = exponent.clamp_(LEAST_EXPONENT, LARGEST_EXPONENT).exp_()
+        return Seen(mass, slopes, gains, spread)
 
     def _reach(self, batch: Tensor) -> Reach:
         centers, moments, eps = self._cells.centers, self._moments, self._eps
@@ -238,7 +256,8 @@ class Far:
 
     def _weighted(self, stacked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Σ w `[p, c]`, Σ w (|v|² - mean) `[p, c]` and Σ w v `[p, c, d]` of each cell."""
-        cells, longer, vectors = self._cells, self._moments.longer, stacked.T.contiguous()
+        cells, moments, vectors = self._cells, self._moments, stacked.T.contiguous()
+        longer = moments.lengths - moments.length[cells.cell_of]
         totals, lengths = stacked.new_empty(2, len(vectors), len(cells))
         tilts = stacked.new_empty(len(vectors), *cells.centers.shape)
         for cell, span in enumerate(cells.spans):
@@ -250,26 +269,34 @@ class Far:
 
 
 def _spread(
-    deviations: Tensor, slopes: Tensor, share: Tensor, usual: Tensor, variation: Tensor
+    members: Members,
+    slopes: Callable[[int], Tensor],
+    share: Tensor,
+    usual: Tensor,
+    varied: Tensor,
 ) -> Tensor:
-    """By how much members `[n]` see more than their center does because slopes differ.
+    """By how much members `[n]` of a few cells see more than their centers do: slopes differ.
 
     log E e^(s·u), about half of the variance of s·u, around the mean of all slopes s.
 
     Args:
-        deviations: u, `[n, d]`.
-        slopes: s toward some cells, `[k, d]`.
-        share: Of these cells, `[k]`.
-        usual: The mean of all slopes, `[d]`, which tells that of the rest.
-        variation: The covariance of the rest, `[d, d]`.
+        members: How they lie in their cells.
+        slopes: s toward some cells, `[k, d]`, from each of the few; the next call's, too.
+        share: Of these cells, `[b, k]`.
+        usual: The mean of all slopes, `[b, d]`, which tells that of the rest.
+        varied: The variance of s·u over the rest, `[n]`.
     """
-    shape = len(deviations), len(slopes)
-    seen = working("seen along", shape, deviations.dtype, deviations.device)
-    common = deviations @ usual
-    torch.addmm(common[:, None], deviations, slopes.T, beta=-1, out=seen)
-    total = seen.clamp_(max=LARGEST_EXPONENT).exp_() @ share
-    rest = (1 - share.sum()).clamp_(min=0)
-    other = deviations @ ((usual - share @ slopes) / rest.clamp(min=_LEAST_REST)) - common
-    other += ((deviations @ variation) * deviations).sum(dim=1) / 2
-    total += rest * other.clamp_(max=LARGEST_EXPONENT).exp_()
+    common = members.along(usual)
+    total, left = torch.empty_like(common), usual.clone()
+    parts = (torch.split(each, members.sizes) for each in (members.deviations, common, total))
+    for row, (deviations, shift, part) in enumerate(zip(*parts, strict=True)):
+        toward = slopes(row)
+        shape = len(deviations), len(toward)
+        seen = working("seen along", shape, deviations.dtype, deviations.device)
+        torch.addmm(shift[:, None], deviations, toward.T, beta=-1, out=seen)
+        torch.mv(seen.clamp_(max=LARGEST_EXPONENT).exp_(), share[row], out=part)
+        left[row] -= share[row] @ toward
+    rest = (1 - share.sum(dim=1)).clamp_(min=0)
+    other = members.along(left / rest.clamp(min=_LEAST_REST)[:, None]) - common + varied / 2
+    total += rest[members.own_cell] * other.clamp_(max=LARGEST_EXPONENT).exp_()
     return total.clamp_(min=_TINY).log_()

@@ -194,7 +194,7 @@ class CellGeometry:
 
     def _near(self, eps: float, stacked: Tensor, near: Tensor, *, others_only: bool) -> Tensor:
         """Products `[m, p]` over pairs of near cells, each pair once for both its cells."""
-        spans = self.cells.spans
+        spans, sizes = self.cells.spans, self.cells.sizes.tolist()
         vectors = stacked.T.contiguous()  # a few rows times a tile are faster than a few columns
         result = torch.zeros(
             vectors.shape, dtype=accumulation_dtype(self.device), device=self.device
@@ -204,28 +204,25 @@ class CellGeometry:
             """Sums of the batch's places, and what its cells give to those of later ones."""
             along, places, across = [], [], []
             for cell in batch:
-                rows, sums = spans[cell], None
-                here, own = vectors[:, rows], rows.stop - rows.start
-                for cols in torch.split(columns[cell], _WIDTH):
+                here, own = vectors[:, spans[cell]], sizes[cell]
+                cols, *others = torch.split(columns[cell], max(_WIDTH, own))
+                kernel = self._kernel(cell, cols, eps)  # the first columns are the cell's own
+                kernel.fill_diagonal_(0.0 if others_only else 1.0)
+                sums = vectors.index_select(1, cols) @ kernel.T
+                places.append(cols[own:])
+                across.append(here @ kernel[:, own:])
+                for cols in others:
                     kernel = self._kernel(cell, cols, eps)
-                    if sums is None:  # the first columns are the cell's own
-                        kernel.fill_diagonal_(0.0 if others_only else 1.0)
-                        sums = vectors.index_select(1, cols) @ kernel.T
-                        kernel, cols = kernel[:, own:], cols[own:]
-                    else:
-                        sums += vectors.index_select(1, cols) @ kernel.T
+                    sums += vectors.index_select(1, cols) @ kernel.T
                     places.append(cols)
                     across.append(here @ kernel)
                 along.append(sums)
             return torch.cat(along, 1), torch.cat(places), torch.cat(across, 1)
 
-        columns = self.cells.columns(near)
-        batches = [
-            range(at, min(at + _TOGETHER, len(spans))) for at in range(0, len(spans), _TOGETHER)
-        ]
-        for batch, (along, places, across) in zip(
-            batches, in_order(products, batches, self.device), strict=True
-        ):
+        columns, count = self.cells.columns(near), len(spans)
+        batches = [range(i, min(i + _TOGETHER, count)) for i in range(0, count, _TOGETHER)]
+        found = in_order(products, batches, self.device)
+        for batch, (along, places, across) in zip(batches, found, strict=True):
             result[:, spans[batch[0]].start : spans[batch[-1]].stop] += along
             for total, part in zip(result, across.to(result.dtype), strict=True):
                 total.index_add_(0, places, part)  # of one dimension it is several times faster

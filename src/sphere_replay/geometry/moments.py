@@ -7,6 +7,7 @@ all cells: Σ_b = E_b^T E_b + s_b R.
 
 import torch
 from torch import Tensor
+from torch.linalg import vecdot
 
 from sphere_replay.geometry.cells import Cells
 from sphere_replay.geometry.scratch import working
@@ -27,9 +28,9 @@ class Moments:
     Attributes:
         factors: E, `[r, c, d]`, orthogonal for each cell.
         share: s, `[c]`, and `common`: R, `[d, d]`.
-        covariance: The mean of Σ_b over memories, `[d, d]`.
+        covariance: Σ, the mean of Σ_b over memories, `[d, d]`.
         length: Mean of |v|², `[c]`, and `wobble`: its variance.
-        longer: |v|² minus that mean, of each place, `[m]`.
+        lengths: |v|² of each place, `[m]`, and `covered`: v^T Σ v.
         skew: t, `[c, d]`, and `skew_inside`: c_b·t_b, `[c]`.
         seen: D^T Σ_b D for D = c_a - c_b, `[c, c]`: how wide cell b is, seen from that of row a.
     """
@@ -39,20 +40,31 @@ class Moments:
         rank = min(RANK, dim)
         new = cells.points.new_zeros
         self.factors, self.skew = new(rank, count, dim), new(count, dim)
-        self.length, self.wobble, self.longer = new(count), new(count), new(len(cells.points))
+        self.length, self.wobble = new(count), new(count)
+        self.lengths, self.covered = new(2, len(cells.points))
 
-        def measure(cell: int) -> Tensor:
-            deviations = cells.deviations(cell)
-            lengths = deviations.square().sum(dim=1)
-            self.length[cell] = lengths.mean()
-            self.longer[cells.spans[cell]] = lengths - self.length[cell]
-            self.wobble[cell] = lengths.var(correction=0)
-            self.skew[cell] = lengths @ deviations / len(lengths)
-            self.factors[:, cell] = _factors(deviations, rank)
-            return deviations.T @ deviations
+        def measure(batch: Tensor) -> Tensor:
+            sizes, spread = cells.sizes[batch], cells.padded(batch)
+            lengths = spread.square().sum(dim=2)
+            mean = lengths.sum(dim=1) / sizes
+            inside = torch.arange(lengths.shape[1], device=sizes.device) < sizes[:, None]
+            self.lengths[cells.together(batch)[0]], self.length[batch] = lengths[inside], mean
+            longer = (lengths - mean[:, None]).mul_(inside)
+            self.wobble[batch] = longer.square_().sum(dim=1) / sizes
+            self.skew[batch] = (lengths[:, None] @ spread)[:, 0] / sizes[:, None]
+            self.factors[:, batch] = _factors(spread, sizes, rank).transpose(0, 1)
+            flat = spread.flatten(0, 1)
+            return flat.T @ flat
 
-        parts = in_order(measure, range(count), cells.points.device)
+        def cover(batch: Tensor) -> None:
+            around = cells.around(batch)
+            self.covered[cells.together(batch)[0]] = vecdot(around @ self.covariance, around)
+
+        device = cells.points.device
+        parts = in_order(measure, self.batches(), device)
         self.covariance = sum(parts, new(dim, dim)) / len(cells.points)
+        for _ in in_order(cover, self.batches(), device):
+            pass
         self.skew_inside = (cells.centers * self.skew).sum(dim=1)
         scaled = self.factors * cells.sizes.sqrt()[:, None]
         flat = scaled.reshape(-1, dim)
@@ -86,15 +98,13 @@ class Moments:
         return along.view(len(rows), *self._offsets.shape).sub_(self._offsets)
 
 
-def _factors(deviations: Tensor, rank: int) -> Tensor:
-    """The longest directions of Σ, `[r, d]`, each as long as the deviations are along it."""
-    size, dim = deviations.shape
-    few = min(rank, size)
-    result = deviations.new_zeros(rank, dim)
-    basis = deviations[torch.arange(few) * size // few].T
+def _factors(deviations: Tensor, sizes: Tensor, rank: int) -> Tensor:
+    """The longest directions of Σ, `[b, r, d]`, each as long as the deviations are along it."""
+    chosen = torch.arange(rank, device=sizes.device) * sizes[:, None] // rank
+    basis = deviations.take_along_dim(chosen[:, :, None], dim=1).mT
     for _ in range(_ROUNDS):
-        basis = torch.linalg.qr(deviations.T @ (deviations @ basis)).Q
+        basis = torch.linalg.qr(deviations.mT @ (deviations @ basis)).Q
     inside = deviations @ basis
-    values, vectors = torch.linalg.eigh(inside.T @ inside / size)
-    result[:few] = ((basis @ vectors) * values.clamp_(min=0).sqrt()).T
-    return result
+    values, vectors = torch.linalg.eigh(inside.mT @ inside / sizes[:, None, None])
+    factors: Tensor = (basis @ vectors) * values.clamp_(min=0).sqrt_()[:, None]
+    return factors.mT
