@@ -140,6 +140,37 @@ def test_wide_kernels_take_moments_local_ones_near_cells() -> None:
     assert geometry.plan(0.3).why.startswith("mixed: N_eff")
 
 
+@pytest.mark.parametrize("name", DISTANCES)
+@pytest.mark.parametrize("eps", [0.5, 2e-3])
+def test_products_are_the_same_in_tiles_and_batches_of_any_size(
+    name: str, eps: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features, vectors = clustered(300, 6), random(300, 2, seed=4)
+    geometry = build_geometry(features, DISTANCES[name], kind="cells")
+    usual = geometry.apply_kernel(eps, vectors, others_only=True)
+    # Narrower than some cells, and wider than the number of cells.
+    monkeypatch.setattr("sphere_replay.geometry.large._WIDTH", 8)
+    monkeypatch.setattr("sphere_replay.geometry.large._TOGETHER", 1000)
+    monkeypatch.setattr("sphere_replay.geometry.moments.TOGETHER", 3)
+    other = build_geometry(features, DISTANCES[name], kind="cells")
+    assert isinstance(other, CellGeometry)
+    assert other.cells.sizes.max() > 8
+    found = other.apply_kernel(eps, vectors, others_only=True)
+    torch.testing.assert_close(found, usual, rtol=1e-4, atol=1e-5)
+
+
+def test_cells_in_a_row_are_the_same_as_one_by_one() -> None:
+    cells = CellGeometry(source(clustered(400))).cells
+    for batch in torch.split(torch.arange(len(cells)), 7):
+        alone = [cells.deviations(cell) for cell in batch.tolist()]
+        assert torch.equal(cells.around(batch), torch.cat(alone))
+        for padded, own in zip(cells.padded(batch), alone, strict=True):
+            assert torch.equal(padded[: len(own)], own)
+            assert not padded[len(own) :].any()
+        places, own_cell = cells.together(batch)
+        assert torch.equal(cells.cell_of[places], batch[own_cell])
+
+
 def test_many_cells_are_found_in_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sphere_replay.geometry.grouping._MOST_GROUPS", 6)
     features = clustered(1500)

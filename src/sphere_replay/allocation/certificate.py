@@ -33,7 +33,6 @@ from sphere_replay.allocation.recipe import Sphere
 from sphere_replay.allocation.result import Allocation, Certificate
 from sphere_replay.geometry import EXACT_UP_TO, Geometry, exact_rows
 from sphere_replay.geometry.kernels import kernel_of
-from sphere_replay.numeric import accumulation_dtype
 
 ROWS = 512
 """Memories whose exact rows are looked at."""
@@ -43,7 +42,7 @@ _ROWS_BEFORE = 64
 _CONFIDENCE, _QUANTILE = 0.99, 2.334
 """One-sided, of Student's t with 511 degrees of freedom."""
 
-_PANEL_BYTES = 1 << 26
+_PANEL_BYTES, _COLUMNS = 1 << 26, 1 << 14
 _DOUBTFUL = 0.01
 """Times the mean size of a consensus: about where its sign is in doubt."""
 SEED = 20
@@ -158,7 +157,7 @@ class _Terms:
         if self._trace.log_reached is None:
             return
         reached, eps = self._trace.log_reached.exp(), self._result.eps_t
-        ratios = [_kernel(costs, eps) @ self._a / reached[chosen] for chosen, costs in rows]
+        ratios = [_products(costs, eps, self._a) / reached[chosen] for chosen, costs in rows]
         found = float(torch.cat(ratios).mean())
         if 0 < found < math.inf:
             self._common = found
@@ -166,13 +165,14 @@ class _Terms:
     def of(self, chosen: Tensor, costs: Tensor) -> Tensor:
         """Terms `[n]` of some memories, from their exact costs to all `[n, m]`."""
         result, recipe = self._result, self._recipe
-        kernel = _kernel(costs, result.eps_s)
-        if recipe.leave_one_out:
-            kernel[torch.arange(len(chosen)), chosen] = 0.0
         consensus = self._delta[chosen]
         pulled = torch.zeros_like(consensus)
         if self._trace.row_sums is not None:
-            sums, increments, pulled = (kernel @ self._averaged).T
+            themselves = torch.arange(len(chosen)), chosen
+            if recipe.leave_one_out:
+                costs[themselves] = torch.inf
+            sums, increments, pulled = _products(costs, result.eps_s, self._averaged).T
+            costs[themselves] = 0.0
             alone = sums == 0
             consensus = torch.where(alone, consensus, increments / sums.masked_fill(alone, 1.0))
             pulled = self._pull_back_error(chosen, sums, pulled)
@@ -207,7 +207,7 @@ class _Terms:
         result, reached = self._result, self._trace.log_reached
         if reached is None:
             return torch.zeros_like(risk_error)
-        sent, received = (_kernel(costs, result.eps_t) @ self._reached).T
+        sent, received = _products(costs, result.eps_t, self._reached).T
         size = len(result.target)
         target = self._a[chosen] * received / (self._common * size)
         divided = (sent / (self._common * reached[chosen].exp()) - 1).abs() / size
@@ -220,7 +220,7 @@ class _Terms:
         result, a = self._result, self._result.agreement
         if a == 0 or self._labels is None or result.backing is None:
             return None
-        kernel = _kernel(costs, result.eps_s)
+        kernel = kernel_of(costs, result.eps_s).to(result.weights.dtype)
         kernel[torch.arange(len(chosen)), chosen] = 0.0
         exact = shares_of_votes(kernel, self._labels, chosen, Votes(self._recipe.votes))
         # Not the weights over their factor, which may be zero.
@@ -229,6 +229,8 @@ class _Terms:
         return unbacked * a * (exact - result.backing[chosen]).abs()
 
 
-def _kernel(costs: Tensor, eps: float) -> Tensor:
-    """exp(-C/eps) in the precision of the costs, to be summed in float64."""
-    return kernel_of(costs, eps).to(accumulation_dtype(costs.device))
+def _products(costs: Tensor, eps: float, vectors: Tensor) -> Tensor:
+    """exp(-C/eps) @ vectors `[m]` or `[m, p]`, summed in float64, a part of the costs at a time."""
+    parts = zip(torch.split(costs, _COLUMNS, dim=1), torch.split(vectors, _COLUMNS), strict=True)
+    products = (kernel_of(part, eps).to(vectors.dtype) @ values for part, values in parts)
+    return sum(products, vectors.new_zeros(len(costs), *vectors.shape[1:]))
