@@ -32,6 +32,8 @@ DIM, BATCH = 128, 64
 _PER_CLASS, _MOST_CLASSES = 1000, 1000
 _SPREAD, _DECAY = 0.6, -0.75
 """Of a class around its center, and of its extents from the longest direction on."""
+_ONE_IN = 100
+"""Memories is new when others are scored again."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Plan(harness.Plan):
 
 def measure(plan: Plan, progress: Progress) -> Iterator[Cell]:
     """Allocations, then the certificate, then the memory."""
-    progress.expect(len(plan.sizes) + 2 + 2 * plan.trials + 1)
+    progress.expect(len(plan.sizes) + 3 + 2 * plan.trials + 1)
     before: Cell | None = None
     for kind, size in [*(("classes", m) for m in sorted(plan.sizes)), ("normal", min(plan.sizes))]:
         progress(f"m = {size}, {kind}")
@@ -59,6 +61,9 @@ def measure(plan: Plan, progress: Progress) -> Iterator[Cell]:
             cell["growth"] = grown / math.log(cell["m"] / before["m"])
         before = cell
         yield cell
+    middle = sorted(plan.sizes)[len(plan.sizes) // 2]
+    progress(f"m = {middle}, again")
+    yield _again(middle)
     for kind in ("classes", "normal"):
         yield _coverage(kind, plan, progress)
     progress(f"a memory of {plan.rows} rows")
@@ -108,6 +113,24 @@ def _allocation(kind: str, size: int) -> Cell:
         "peak_mib": peak,
         "certified": 100 * found.error.total_variation,
         "how": ", ".join(dict.fromkeys(plans)),
+    }
+
+
+def _again(size: int) -> Cell:
+    """A rescoring of memories that are mostly the same: who is, stays in the same cell."""
+    increments, features = inputs("classes", size)
+    before = allocate(increments, features, geometry="cells").grouping
+    fresh = inputs("classes", size, seed=1)[1][: size // _ONE_IN]
+    features[torch.arange(len(fresh)) * _ONE_IN] = fresh
+    start = perf_counter()
+    found = allocate(increments, features, geometry="cells", grouping=before)
+    seconds = perf_counter() - start
+    assert found.error is not None
+    return {
+        "figure": f"again, one in {_ONE_IN} new",
+        "m": size,
+        "seconds": seconds,
+        "certified": 100 * found.error.total_variation,
     }
 
 
@@ -222,6 +245,9 @@ BENCHMARK = Benchmark(
         way that the kernels took: sparse (near cells alone), low rank (moments), or mixed. MiB
         are peaks beyond the inputs, in a process of its own. A certificate holds with confidence
         0.99.
+
+        The row named `again` is an allocation that was told how the memories lay in the one before;
+        one in {_ONE_IN} has other features since, and all others stay in their cells.
 
         Rows named `certificate` compare with `geometry="exact"`: the largest true and certified
         errors, and the share of trials in which the first was below the second. Memories are drawn

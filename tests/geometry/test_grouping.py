@@ -46,13 +46,24 @@ def test_the_same_features_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
 def test_new_rows_come_to_the_nearest_cell_and_others_stay() -> None:
     features = clusters()
     first = group(features)
-    features[7], features[100] = features[8] + 1e-3, features[101] - 1e-3
+    middles = torch.stack([features[members].mean(dim=0) for members in first.members()])
+    features[7], features[100] = middles[3], middles[5]
     again = group(features, first)
     old = torch.ones(SIZE, dtype=torch.bool)
     old[[7, 100]] = False
     assert torch.equal(again.cells[old], first.cells[old])
-    assert again.cells[[7, 100]].tolist() == first.cells[[8, 101]].tolist()
+    assert again.cells[[7, 100]].tolist() == [3, 5]
     assert again.moved == 2
+
+
+def test_strangers_form_cells_of_their_own() -> None:
+    features = clusters()
+    first = group(features)
+    features[:100] = 30 + random(10, 8, seed=6).repeat(10, 1)
+    again = group(features, first)
+    strange = set(again.cells[:100].tolist())
+    assert len(strange) > 5
+    assert strange.isdisjoint(again.cells[100:].tolist())
 
 
 @pytest.mark.parametrize("size", [SIZE - 50, SIZE + 50])

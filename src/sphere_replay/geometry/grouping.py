@@ -5,8 +5,8 @@ there are many; those that grow too large are cut along their longest direction,
 cluster, or a thousand copies of one point, costs no more than anything else.
 
 Where most features are still those of an earlier grouping, as those of a frozen encoder are, these
-memories stay together, and others come to whom they are nearest to. What is computed of groups is
-computed anew: it depends on who lies together, not on how that was found.
+memories stay together. Others come to whom they are nearest to, or form groups of their own. What
+is computed of groups is computed anew: it depends on who lies together, not on how that was found.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,6 +34,9 @@ _AT_ONCE, _PRINTED_AT_ONCE = 1 << 22, 1 << 20
 """Distances to centers held at a time, and numbers of features that prints are made of."""
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers as long as those of features."""
+_STRANGE, _STRANGE_CELLS = 2.0, 4
+"""Times the mean squared distance to a center, from which on nobody comes to a cell; and how much
+smaller the cells are of those who do not: they may be of many kinds."""
 _MOVED = 4
 """Cells are found anew once one memory of so many has come to a cell that was there before."""
 
@@ -74,7 +77,7 @@ def grouped(
         stays[:known] = prints[:known] == before.prints[:known].to(prints.device)
         moved = before.moved + size - int(stays.sum())
         if moved * _MOVED <= size:
-            groups = _kept(points, stays, before.cells.to(points.device))
+            groups = _kept(points, stays, before.cells.to(points.device), generator)
     if groups is None:
         groups, moved = _found(points, count, generator), 0
     parts = [part for group in groups for part in _cut(group, points, most)]
@@ -94,16 +97,28 @@ def _prints(features: Tensor) -> Tensor:
     return torch.cat([(part.contiguous().view(bits) * factors).sum(dim=1) for part in parts])
 
 
-def _kept(points: Tensor, stays: Tensor, cells: Tensor) -> list[Tensor]:
-    """Groups of those who stay where they were, with all others in the nearest of these."""
+def _kept(points: Tensor, stays: Tensor, cells: Tensor, generator: torch.Generator) -> list[Tensor]:
+    """Groups of those who stay where they were; others come to the nearest, or form their own."""
     staying, others = stays.nonzero()[:, 0], (~stays).nonzero()[:, 0]
     belongs = cells[staying]
     groups = [staying[group] for group in _members(belongs, int(belongs.max()) + 1) if len(group)]
     if len(others) == 0:
         return groups
     centers = torch.stack([points[group].mean(dim=0) for group in groups])
-    added = _members(_assign(points[others], centers), len(groups))
-    return [torch.cat([group, others[new]]) for group, new in zip(groups, added, strict=True)]
+    within = torch.stack(
+        [(points[g] - c).square_().sum() for g, c in zip(groups, centers, strict=True)]
+    )
+    nearest = _assign(points[others], centers)
+    apart = (points[others] - centers[nearest]).square_().sum(dim=1)
+    strange = apart > _STRANGE * within.sum() / len(staying)
+    added = _members(nearest[~strange], len(groups))
+    joined = others[~strange]
+    groups = [torch.cat([group, joined[new]]) for group, new in zip(groups, added, strict=True)]
+    if strangers := int(strange.sum()):
+        alone = others[strange]
+        count = -(-strangers * _STRANGE_CELLS // LEAST_MEMBERS)
+        groups += [alone[group] for group in _found(points[alone], count, generator)]
+    return groups
 
 
 def _centers(points: Tensor, count: int, generator: torch.Generator) -> Tensor:
