@@ -31,7 +31,7 @@ from sphere_replay.allocation.smoothing import (
 )
 from sphere_replay.allocation.transport import transport
 from sphere_replay.geometry import Geometry, Grouping, PermutedGeometry, build_geometry, exact_rows
-from sphere_replay.geometry.build import DEFAULT_BUDGET, EXACT_UP_TO, Kind
+from sphere_replay.geometry.build import DEFAULT_BUDGET, Kind
 from sphere_replay.geometry.threads import undisturbed
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
 from sphere_replay.validation import check_increments
@@ -121,7 +121,7 @@ def allocate(
         )
         return _allocated(delta, places, recipe, labels, running_scale, generator)
 
-    result = undisturbed(work, len(delta), features.device, split=len(delta) > EXACT_UP_TO)
+    result = undisturbed(work, len(delta), features.device)
     if isinstance(features, Tensor) and Kind(geometry) is Kind.AUTO:
         warn_if_poor(result.error, len(delta))
     return result

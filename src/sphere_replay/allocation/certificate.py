@@ -33,6 +33,7 @@ from sphere_replay.allocation.recipe import Sphere
 from sphere_replay.allocation.result import Allocation, Certificate
 from sphere_replay.geometry import EXACT_UP_TO, Geometry, exact_rows
 from sphere_replay.geometry.kernels import kernel_of
+from sphere_replay.geometry.threads import in_order
 
 ROWS = 512
 """Memories whose exact rows are looked at."""
@@ -91,7 +92,8 @@ def certify(
     before = torch.randint(len(delta), (_ROWS_BEFORE,), generator=generator, device="cpu")
     before = before.to(delta.device)
     terms.level((part, rows(part)) for part in torch.split(before, height))
-    bounds = torch.cat([terms.of(part, rows(part)) for part in torch.split(chosen, height)])
+    parts = torch.split(chosen, height)
+    bounds = torch.cat(list(in_order(lambda part: terms.of(part, rows(part)), parts, delta.device)))
     sampled = bounds / chances[chosen]
     likely = sampled.mean() + _QUANTILE * sampled.std() / math.sqrt(ROWS) + terms.missed
     return Certificate(min(1.0, float(likely)), _CONFIDENCE, ROWS)

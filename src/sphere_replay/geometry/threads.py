@@ -80,16 +80,13 @@ def runs_alone(size: int) -> bool:
     return size <= ALONE_UP_TO
 
 
-def undisturbed(
-    work: Callable[[], Result], size: int, device: torch.device, *, split: bool = False
-) -> Result:
+def undisturbed(work: Callable[[], Result], size: int, device: torch.device) -> Result:
     """`work` outside of autocast and, on a CPU, in a thread whose operations torch does not split.
 
-    Its pieces are still spread, unless `size` memories are too few. `split` leaves it to torch,
-    which pays where operations are long.
+    Its pieces are still spread, unless `size` memories are too few.
     """
     threads = usable()
-    if split or threads == 1 or device.type != "cpu":
+    if threads == 1 or device.type != "cpu":
         if not torch.is_autocast_enabled(device.type):
             return work()
         with torch.autocast(device.type, enabled=False):
