@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,9 +88,9 @@ def test_a_network_with_batch_norms_learns_colors(host: str) -> None:
     options = {
         "xder": {"views": 2, "contrast_batch": 8},
         "abs": {"epochs": 5, "warm_up": 3},
-        "puridiver": {"epochs": 8, "warm_up": 3},
+        "puridiver": {"epochs": 16, "warm_up": 3},
     }
-    config = resolve(
+    settings = resolve(
         "cifar10-small",
         host,
         "sphere",
@@ -101,9 +102,10 @@ def test_a_network_with_batch_norms_learns_colors(host: str) -> None:
         lr=0.1,
         options=options[host],
     )
-    job = run(config, color_data())
-    assert sum(final(job)) / 10 > 2 * CHANCE
-    assert not any("without colors" in reason for reason in job.results()["notes"])
+    # Of two seeds: the last bits of a product can decide whether one of so short a run learns.
+    jobs = [run(replace(settings, seed=seed), color_data()) for seed in (0, 1)]
+    assert sum(sum(final(job)) / 10 for job in jobs) / 2 > 2 * CHANCE
+    assert not any("without colors" in reason for reason in jobs[0].results()["notes"])
 
 
 @pytest.mark.parametrize("host", ["er-ace", "der-pp", "gdumb"])
