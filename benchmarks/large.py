@@ -33,7 +33,7 @@ _PER_CLASS, _MOST_CLASSES = 1000, 1000
 _SPREAD, _DECAY = 0.6, -0.75
 """Of a class around its center, and of its extents from the longest direction on."""
 _ONE_IN = 100
-"""Memories is new when others are scored again."""
+"""One memory of so many is new when they are scored again."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ _CONFIDENCE, _QUANTILE = 0.99, 2.334
 """One-sided, of Student's t with 511 degrees of freedom."""
 
 _PANEL_BYTES, _COLUMNS = 1 << 26, 1 << 14
+"""Exact rows that are held at a time, and columns of them whose kernel is."""
 _DOUBTFUL = 0.01
 """Times the mean size of a consensus: about where its sign is in doubt."""
 SEED = 20

@@ -242,6 +242,7 @@ class CellGeometry:
             longest = float(squared_lengths(left).max() + squared_lengths(right).max())
             rough = torch.finfo(self.dtype).eps * longest > _ROUNDING * eps
             exponents = self._cost(left, right, exactly=rough).mul_(-1 / eps)
+        # On tiles this small exp() is as fast as the powers of two of `kernels`.
         return exponents.clamp_(LEAST_EXPONENT, 0).exp_()
 
     def _cost(self, left: Tensor, right: Tensor, *, exactly: bool = False) -> Tensor:
