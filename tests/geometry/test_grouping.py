@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sphere_replay import allocate
 from sphere_replay.geometry import CellGeometry, build_geometry
 from sphere_replay.geometry.grouping import Grouping, grouped
 from tensors import random, seeded
@@ -109,6 +110,13 @@ def test_any_other_bit_is_another_row(dtype: torch.dtype) -> None:
     assert (group(other).prints != first.prints).all()
     assert len(set(first.prints.tolist())) == SIZE
     assert torch.equal(group(features.T.contiguous().T).prints, first.prints)
+
+
+def test_what_is_no_grouping_is_refused_whatever_the_size() -> None:
+    features = clusters(20)
+    with pytest.raises(TypeError, match="grouping of an earlier allocation, or None, got list"):
+        allocate(torch.ones(20), features, grouping=[0] * 20)  # type: ignore[arg-type]
+    assert allocate(torch.ones(20), features).grouping is None  # all pairs: nothing is grouped
 
 
 def test_answers_are_as_close_with_kept_cells_as_with_fresh_ones() -> None:

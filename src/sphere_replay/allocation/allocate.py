@@ -103,6 +103,11 @@ def allocate(
         raise TypeError(
             f"features must be a torch.Tensor or a Geometry, got {type(features).__name__}"
         )
+    if not isinstance(grouping, Grouping | None):
+        raise TypeError(
+            f"grouping must be the grouping of an earlier allocation, or None, "
+            f"got {type(grouping).__name__}"
+        )
     if running_scale is not None and not 0 <= running_scale < float("inf"):
         raise ValueError(
             f"running_scale must be finite and not negative, got {running_scale}; pass the "
