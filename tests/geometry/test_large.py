@@ -162,11 +162,13 @@ def test_products_are_the_same_in_tiles_and_batches_of_any_size(
 def test_cells_in_a_row_are_the_same_as_one_by_one() -> None:
     cells = CellGeometry(source(clustered(400))).cells
     for batch in torch.split(torch.arange(len(cells)), 7):
-        alone = [cells.deviations(cell) for cell in batch.tolist()]
-        assert torch.equal(cells.around(batch), torch.cat(alone))
-        for padded, own in zip(cells.padded(batch), alone, strict=True):
-            assert torch.equal(padded[: len(own)], own)
-            assert not padded[len(own) :].any()
+        alone = [cells.points[cells.spans[cell]] - cells.centers[cell] for cell in batch.tolist()]
+        around, slots = cells.around(batch), cells.slots(batch)
+        assert torch.equal(around, torch.cat(alone))
+        for filled, own in zip(slots.filled(around), alone, strict=True):
+            assert torch.equal(filled[: len(own)], own)
+            assert not filled[len(own) :].any()
+        assert torch.equal(slots.emptied(slots.filled(around)), around)
         places, own_cell = cells.together(batch)
         assert torch.equal(cells.cell_of[places], batch[own_cell])
 
@@ -177,7 +179,7 @@ def test_many_cells_are_found_in_two_steps(monkeypatch: pytest.MonkeyPatch) -> N
     cells = CellGeometry(source(features)).cells
     assert 60 <= len(cells) <= 140
     assert torch.equal(cells.members.sort().values, torch.arange(1500))
-    inside = torch.cat([cells.deviations(cell) for cell in range(len(cells))])
+    inside = cells.around(torch.arange(len(cells)))
     assert inside.square().sum() < 0.3 * (cells.points - cells.points.mean(dim=0)).square().sum()
 
 

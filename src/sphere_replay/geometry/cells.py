@@ -3,6 +3,8 @@
 A large geometry treats pairs of memories by the cells they lie in.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,24 @@ from sphere_replay.numeric import accumulation_dtype
 
 _SORTED_AT_ONCE, _CELLS_AT_ONCE = 1 << 14, 256
 """Rows that are sorted at a time, and cells whose neighbours are looked for."""
+
+
+class Slots(NamedTuple):
+    """As many for each of a few cells as the largest has members."""
+
+    places: Tensor
+    """Of each member among all slots, `[n]`."""
+    cells: int
+    most: int
+
+    def filled(self, rows: Tensor) -> Tensor:
+        """Rows `[n, k]` of the members in their slots, `[cells, most, k]`; others are zero."""
+        slots = rows.new_zeros(self.cells * self.most, rows.shape[1])
+        return slots.index_copy_(0, self.places, rows).view(self.cells, self.most, -1)
+
+    def emptied(self, slots: Tensor) -> Tensor:
+        """The members' rows again, `[n, k]`."""
+        return slots.flatten(0, 1).index_select(0, self.places)
 
 
 class Cells:
@@ -66,10 +86,6 @@ class Cells:
     def __len__(self) -> int:
         return len(self.spans)
 
-    def deviations(self, cell: int) -> Tensor:
-        """How the members of a cell lie around its center, `[n, d]`."""
-        return self.points[self.spans[cell]] - self.centers[cell]
-
     def together(self, batch: Tensor) -> tuple[slice, Tensor]:
         """The places of some adjacent cells, and for each of these which of the cells it is in."""
         first, last = int(batch[0]), int(batch[-1])
@@ -81,14 +97,13 @@ class Cells:
         places, own_cell = self.together(batch)
         return self.points[places] - self.centers[batch].index_select(0, own_cell)
 
-    def padded(self, batch: Tensor) -> Tensor:
-        """The same for each cell, `[b, n, d]`, zero where it has fewer members than another."""
-        around, (_, own_cell) = self.around(batch), self.together(batch)
-        sizes, most = self.sizes[batch], int(self.sizes[batch].max())
+    def slots(self, batch: Tensor) -> Slots:
+        """Where the members of some adjacent cells are put for products of all these cells."""
+        sizes, (_, own_cell) = self.sizes[batch], self.together(batch)
+        most = int(sizes.max())
         before = torch.arange(len(batch), device=sizes.device) * most - (sizes.cumsum(0) - sizes)
-        places = torch.arange(len(around), device=sizes.device) + before[own_cell]
-        result = around.new_zeros(len(batch) * most, around.shape[1])
-        return result.index_copy_(0, places, around).view(len(batch), most, -1)
+        places = torch.arange(len(own_cell), device=sizes.device) + before[own_cell]
+        return Slots(places, len(batch), most)
 
     def near(self, pairs: int) -> Tensor:
         """Each cell with itself, and with the nearest of others until these hold `pairs` memories.

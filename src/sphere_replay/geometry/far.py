@@ -123,8 +123,8 @@ class Far:
         """The same without a look from all cells."""
         own = self._cells.cell_of[places]
         sums, spreads = torch.empty(2, len(places), device=places.device)
-        for cell in torch.unique(own):
-            seen = self.look(cell[None])
+        cells = torch.split(torch.unique(own), 1)
+        for cell, seen in zip(cells, in_order(self.look, cells, places.device), strict=True):
             here = own == cell
             inside = places[here] - self._cells.spans[int(cell)].start
             sums[here] = seen.mass * seen.gains[inside]
@@ -137,9 +137,9 @@ class Far:
         seen = self._seen
         gains = (self._tilt * seen.spreads).exp_().mul_(seen.gains).mul_(self._level)
         totals, lengths, tilts = self._weighted(stacked)
-        tilts_inside = (tilts * centers).sum(dim=2)
-        count, by_cell = stacked.shape[1], tilts.flatten(0, 1)
-        side_by_side = tilts.transpose(0, 1).flatten(1)
+        tilts_inside = (tilts * centers[:, None]).sum(dim=2).T
+        count, by_cell = stacked.shape[1], tilts.transpose(0, 1).flatten(0, 1)
+        side_by_side = tilts.flatten(1)
         result = torch.empty_like(stacked)
 
         def carry(batch: Tensor) -> None:
@@ -154,10 +154,9 @@ class Far:
             change += 2 * (sloped @ centers - sloped.sum(dim=2, keepdim=True) * own[:, None])
             tilted = (reach.kernel * reach.slope) @ side_by_side
             change += 2 * (tilted.view_as(change) - sloped.mul_(slope) @ skew)
-            for row, cell in enumerate(batch.tolist()):
-                span = cells.spans[cell]
-                field = torch.addmm(mass[row], cells.deviations(cell), change[row].T)
-                torch.mul(field, gains[span, None], out=result[span])
+            slots, (places, _) = cells.slots(batch), cells.together(batch)
+            field = torch.baddbmm(mass[:, None], slots.filled(cells.around(batch)), change.mT)
+            torch.mul(slots.emptied(field), gains[places, None], out=result[places])
 
         for _ in in_order(carry, self._moments.batches(), stacked.device):
             pass
@@ -255,17 +254,23 @@ class Far:
         return damped.T.contiguous()
 
     def _weighted(self, stacked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Σ w `[p, c]`, Σ w (|v|² - mean) `[p, c]` and Σ w v `[p, c, d]` of each cell."""
-        cells, moments, vectors = self._cells, self._moments, stacked.T.contiguous()
-        longer = moments.lengths - moments.length[cells.cell_of]
-        totals, lengths = stacked.new_empty(2, len(vectors), len(cells))
-        tilts = stacked.new_empty(len(vectors), *cells.centers.shape)
-        for cell, span in enumerate(cells.spans):
-            values = vectors[:, span]
-            totals[:, cell] = values.sum(dim=1)
-            lengths[:, cell] = values @ longer[span]
-            tilts[:, cell] = values @ cells.deviations(cell)
-        return totals, lengths, tilts
+        """Σ w `[p, c]`, Σ w (|v|² - mean) `[p, c]` and Σ w v `[c, p, d]` of each cell."""
+        cells, moments = self._cells, self._moments
+        count, (number, dim) = stacked.shape[1], cells.centers.shape
+        totals, lengths = stacked.new_zeros(2, number, count)
+        tilts = stacked.new_empty(number, count, dim)
+
+        def weigh(batch: Tensor) -> None:
+            slots, (places, own_cell) = cells.slots(batch), cells.together(batch)
+            longer = moments.lengths[places] - moments.length[batch][own_cell]
+            values = stacked[places]
+            totals.index_add_(0, cells.cell_of[places], values)
+            lengths.index_add_(0, cells.cell_of[places], values * longer[:, None])
+            tilts[batch] = slots.filled(values).mT @ slots.filled(cells.around(batch))
+
+        for _ in in_order(weigh, moments.batches(), stacked.device):
+            pass
+        return totals.T.contiguous(), lengths.T.contiguous(), tilts
 
 
 def _spread(

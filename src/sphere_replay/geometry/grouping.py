@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from sphere_replay.geometry.order import place_of_smallest
 from sphere_replay.geometry.threads import in_order
 
 MOST_CELLS, LEAST_MEMBERS = 8192, 64
@@ -32,6 +34,8 @@ OVERSIZE = 2
 """Times the average size, at which a cell is cut."""
 _AT_ONCE, _PRINTED_AT_ONCE = 1 << 22, 1 << 20
 """Distances to centers held at a time, and numbers of features that prints are made of."""
+_SPLIT_AT_ONCE = 1 << 13
+"""Members of groups that are split at once."""
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers as long as those of features."""
 _STRANGE, _STRANGE_CELLS = 2.0, 4
@@ -94,7 +98,11 @@ def _prints(features: Tensor) -> Tensor:
     drawn = torch.randint(-(1 << 62), 1 << 62, (dim,), generator=seeded, device="cpu")
     factors = (2 * drawn + 1).to(features.device)
     parts = torch.split(features, max(1, _PRINTED_AT_ONCE // dim))
-    return torch.cat([(part.contiguous().view(bits) * factors).sum(dim=1) for part in parts])
+
+    def printed(part: Tensor) -> Tensor:
+        return (part.contiguous().view(bits) * factors).sum(dim=1)
+
+    return torch.cat(list(in_order(printed, parts, features.device)))
 
 
 def _kept(points: Tensor, stays: Tensor, cells: Tensor, generator: torch.Generator) -> list[Tensor]:
@@ -162,15 +170,50 @@ def _found(points: Tensor, count: int, generator: torch.Generator) -> list[Tenso
     if count == groups:
         return whole
 
-    def split(group: Tensor) -> list[Tensor]:
-        parts = round(len(group) * count / len(points))
-        if parts < 2:
-            return [group]
-        inside = points[group]
-        centers = _k_means(inside, inside[:: -(-len(group) // parts)])
-        return [group[part] for part in _members(_assign(inside, centers), len(centers))]
+    order = sorted((group for group in whole if len(group)), key=len)
+    batches = list(_batches(order))
+    found = in_order(lambda batch: _split(batch, points, len(points) / count), batches, points.device)
+    return [part for parts in found for part in parts]
 
-    return [part for parts in in_order(split, whole, points.device) for part in parts]
+
+def _batches(groups: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Groups of rising sizes, as many at a time as are split at once."""
+    batch: list[Tensor] = []
+    for group in groups:
+        if batch and len(group) * (len(batch) + 1) > _SPLIT_AT_ONCE:
+            yield batch
+            batch = []
+        batch.append(group)
+    yield batch
+
+
+def _split(groups: Sequence[Tensor], points: Tensor, members: float) -> list[Tensor]:
+    """Parts of about so many members, by k-means within each of some groups of similar sizes."""
+    sizes = torch.tensor([len(group) for group in groups], device=points.device)
+    parts = (sizes / members).round().clamp_(min=1).long()
+    most, device = int(parts.max()), points.device
+    who = pad_sequence(list(groups), batch_first=True)
+    present = torch.arange(who.shape[1], device=device) < sizes[:, None]
+    inside = points[who].mul_(present[:, :, None])
+    # Evenly spaced members to begin with; a part too much is nowhere.
+    numbers = torch.arange(most, device=device)
+    seeds = (numbers * sizes[:, None] // parts[:, None]).clamp_(max=who.shape[1] - 1)
+    centers = inside.take_along_dim(seeds[:, :, None], dim=1)
+    nowhere = torch.where(numbers < parts[:, None], 0.0, torch.inf)
+
+    def belongs() -> Tensor:
+        half = centers.square().sum(dim=2) / 2 + nowhere
+        nearest = torch.baddbmm(half[:, None], inside, centers.mT, alpha=-1).argmin(dim=2)
+        return nearest.masked_fill_(~present, most)
+
+    for _ in range(_ROUNDS):
+        joined = (belongs()[:, :, None] == numbers).to(points.dtype)
+        counts = joined.sum(dim=1)[:, :, None]
+        centers = torch.where(counts > 0, joined.mT @ inside / counts.clamp(min=1), centers)
+    found = belongs() + torch.arange(len(groups), device=device)[:, None] * (most + 1)
+    by_part = _members(found.flatten(), len(groups) * (most + 1))
+    flat = who.flatten()
+    return [flat[part] for place, part in enumerate(by_part) if place % (most + 1) < most and len(part)]
 
 
 def _members(belongs: Tensor, count: int) -> Sequence[Tensor]:
@@ -186,7 +229,7 @@ def _assign(points: Tensor, centers: Tensor) -> Tensor:
 
     def nearest(start: int) -> None:  # in place: small results would hold on to large blocks
         part = slice(start, start + step)
-        result[part] = torch.addmm(half, points[part], centers.T, alpha=-1).argmin(dim=1)
+        result[part] = place_of_smallest(torch.addmm(half, points[part], centers.T, alpha=-1))
 
     for _ in in_order(nearest, range(0, len(points), step), points.device):
         pass

@@ -19,7 +19,7 @@ from sphere_replay.geometry.far import LEAST_EXPONENT, Far
 from sphere_replay.geometry.grouping import Grouping
 from sphere_replay.geometry.moments import Moments
 from sphere_replay.geometry.order import smallest
-from sphere_replay.geometry.pilot import PILOTS, Plan, Rows, planned
+from sphere_replay.geometry.pilot import PILOTS, Pilots, Plan, planned
 from sphere_replay.geometry.protocol import Neighborhood
 from sphere_replay.geometry.sources import PointSource
 from sphere_replay.geometry.threads import in_order
@@ -188,8 +188,8 @@ class CellGeometry:
         def far(near: Tensor) -> Far:
             return Far(self.cells, self._moments, raw, near, root=self._root)
 
-        panels = torch.split(self._evenly(PILOTS), self._height(4))
-        pilots = (Rows(places, self._rows(places)) for places in panels)
+        places = self._evenly(PILOTS)
+        pilots = Pilots(places, lambda part: self._rows(places, self.cells.points[part]))
         return planned(pilots, raw, self.cells.cell_of, nears, far)
 
     def _near(self, eps: float, stacked: Tensor, near: Tensor, *, others_only: bool) -> Tensor:
@@ -266,11 +266,8 @@ class CellGeometry:
         return costs
 
     def _panels(self, places: Tensor) -> Iterator[Tensor]:
-        return (self._rows(part) for part in torch.split(places, self._height(1)))
-
-    def _height(self, panels: int) -> int:
-        """Rows of each of so many panels that are held at once."""
-        return max(1, _PANEL_BYTES // (panels * self.size * self.dtype.itemsize))
+        height = max(1, _PANEL_BYTES // (self.size * self.dtype.itemsize))
+        return (self._rows(part) for part in torch.split(places, height))
 
     def _evenly(self, count: int) -> Tensor:
         """Places of about `count` evenly spaced memories."""

@@ -44,7 +44,7 @@ class Moments:
         self.lengths, self.covered = new(2, len(cells.points))
 
         def measure(batch: Tensor) -> Tensor:
-            sizes, spread = cells.sizes[batch], cells.padded(batch)
+            sizes, spread = cells.sizes[batch], cells.slots(batch).filled(cells.around(batch))
             lengths = spread.square().sum(dim=2)
             mean = lengths.sum(dim=1) / sizes
             inside = torch.arange(lengths.shape[1], device=sizes.device) < sizes[:, None]

@@ -33,6 +33,13 @@ def smallest(rows: Tensor, count: int) -> Tensor:
     return nearest
 
 
+def place_of_smallest(rows: Tensor) -> Tensor:
+    """The column of the smallest value of each row `[t, n]`, the first of several: `[t]`."""
+    if _NUMPY and rows.device.type == "cpu":  # vectorised, as above
+        return torch.from_numpy(rows.numpy().argmin(axis=1))
+    return rows.argmin(dim=1)
+
+
 def _candidates(rows: Tensor, count: int) -> Tensor | None:
     """A few columns of each row that hold its `count` smallest values; None if it takes them all.
 

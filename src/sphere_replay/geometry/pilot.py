@@ -1,20 +1,22 @@
 """How a large geometry applies the kernel of one scale: decided and leveled by a few exact rows."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sphere_replay.geometry.calibration import effective_sizes
 from sphere_replay.geometry.far import LEAST_EXPONENT, Far
 from sphere_replay.geometry.kernels import kernel_of
+from sphere_replay.geometry.threads import in_order
 from sphere_replay.numeric import accumulation_dtype, median
 
 PILOTS = 64
 """Rows to decide by."""
 
+_PLACES_AT_ONCE = 1 << 13
+"""Memories whose costs to the pilots are held."""
 _NEGLIGIBLE = 1e-5
 """A share of the kernel's mass that may be left out."""
 _ACCURATE = 2e-4
@@ -34,13 +36,13 @@ class Plan:
     why: str
 
 
-class Rows(NamedTuple):
-    """Some memories against all."""
+class Pilots(NamedTuple):
+    """Some memories, and what all others cost them."""
 
     places: Tensor
     """`[n]`."""
-    costs: Tensor
-    """C_ij, exactly, `[n, m]` by place."""
+    costs: Callable[[slice], Tensor]
+    """C_ij, exactly, of some adjacent places j."""
 
 
 class Fit(NamedTuple):
@@ -55,7 +57,7 @@ class Fit(NamedTuple):
 
 
 def planned(
-    pilots: Iterator[Rows],
+    pilots: Pilots,
     eps: float,
     cell_of: Tensor,
     nears: Sequence[Tensor],
@@ -64,15 +66,16 @@ def planned(
     """The cheapest way that is accurate on the pilot rows.
 
     Args:
-        pilots: Exact rows, in parts.
+        pilots: Exact rows.
         eps: Kernel scale in units of the costs.
         cell_of: Cell of each place, `[m]`.
         nears: Which pairs of cells could be exact, the most first, the least last.
         far: Carries the pairs that are not near.
     """
-    places, sizes, by_cell = _sums(pilots, eps, cell_of, len(nears[0]))
-    measured = f"N_eff {median(sizes):.0f} of {len(cell_of)}"
+    places = pilots.places
+    by_cell, squares = _sums(pilots, eps, cell_of, len(nears[0]))
     total = by_cell.sum(dim=1)
+    measured = f"N_eff {median(total.square() / squares):.0f} of {len(cell_of)}"
     shares = [(by_cell * ~near[cell_of[places]]).sum(dim=1) / total for near in nears]
     if float(shares[0].mean()) < _NEGLIGIBLE:
         return Plan(nears[0], None, f"sparse: {measured}, near cells hold all of it")
@@ -108,17 +111,22 @@ def _tilt(found: Tensor, spread: Tensor, share: Tensor) -> float:
     return float(slope.clamp(-_STEEPEST, _STEEPEST))
 
 
-def _sums(
-    pilots: Iterator[Rows], eps: float, cell_of: Tensor, count: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Places and N_eff of the pilots `[n]`, and their kernel summed over each cell `[n, c]`."""
-    parts = []
-    for rows in pilots:
-        size = effective_sizes(rows.costs, eps)
-        kernel = kernel_of(rows.costs, eps, least=LEAST_EXPONENT, out=rows.costs)
-        precise = accumulation_dtype(kernel.device)
-        sums = torch.zeros(len(kernel), count, dtype=precise, device=kernel.device)
-        sums.scatter_add_(1, cell_of.expand_as(kernel), kernel.to(precise))
-        parts.append((rows.places, size, sums))
-    places, sizes, by_cell = (torch.cat(each) for each in zip(*parts, strict=True))
-    return places, sizes, by_cell
+def _sums(pilots: Pilots, eps: float, cell_of: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The pilots' kernel summed over each cell `[n, c]`, and its squares over all `[n]`."""
+    precise, device, size = accumulation_dtype(cell_of.device), cell_of.device, len(cell_of)
+
+    def of_part(start: int) -> tuple[slice, Tensor, Tensor]:
+        part = slice(start, min(start + _PLACES_AT_ONCE, size))
+        kernel = kernel_of(pilots.costs(part), eps, least=LEAST_EXPONENT).to(precise)
+        own_cell = cell_of[part]
+        cells = slice(int(own_cell[0]), int(own_cell[-1]) + 1)
+        sums = kernel.new_zeros(len(kernel), cells.stop - cells.start)
+        sums.scatter_add_(1, (own_cell - cells.start).expand_as(kernel), kernel)
+        return cells, sums, kernel.square_().sum(dim=1)
+
+    by_cell = torch.zeros(len(pilots.places), count, dtype=precise, device=device)
+    squares = by_cell.new_zeros(len(by_cell))
+    for cells, sums, part in in_order(of_part, range(0, size, _PLACES_AT_ONCE), device):
+        by_cell[:, cells] += sums
+        squares += part
+    return by_cell, squares
