@@ -12,7 +12,12 @@ from sphere_replay.allocation import Control, FixedScales
 from sphere_replay.allocation.allocate import solve
 from sphere_replay.allocation.backing import Strength
 from sphere_replay.allocation.certificate import certify
-from sphere_replay.geometry import CellGeometry, Geometry, SquaredEuclidean, build_geometry
+from sphere_replay.geometry import (
+    CellGeometry,
+    Geometry,
+    SquaredEuclidean,
+    build_geometry,
+)
 from tensors import seeded
 
 SIZE = 400
@@ -33,12 +38,15 @@ class Noisy:
         self.apply_log_kernel = self._exact.apply_log_kernel
         self.log_transport = self._exact.log_transport
 
-    def cost_rows(self, memories: Tensor) -> Tensor:
+        self.order = torch.arange(SIZE).flip(0)
+
+    def costs(self, memories: Tensor, part: slice) -> Tensor:
         wanted = torch.eye(SIZE, dtype=torch.float64)[:, memories]
-        return -self._exact.apply_kernel(1.0, wanted).T.log()
+        return -self._exact.apply_kernel(1.0, wanted).T.log()[:, self.order[part]]
 
     def apply_kernel(self, eps: float, vectors: Tensor, *, others_only: bool = False) -> Tensor:
-        kernel = torch.exp(-self.cost_rows(torch.arange(SIZE)) / eps) * self._factor
+        everybody = torch.eye(SIZE, dtype=torch.float64)
+        kernel = self._exact.apply_kernel(1.0, everybody).pow(1 / eps) * self._factor
         if others_only:
             kernel.fill_diagonal_(0)
         return kernel @ vectors.double()

@@ -104,11 +104,15 @@ def votes_cast(
     return cast
 
 
-def shares_of_votes(kernel: Tensor, labels: Tensor, chosen: Tensor, votes: Votes) -> Tensor:
-    """backing_i of the chosen memories `[n]`, from their rows of K without themselves `[n, m]`."""
-    _, belongs, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    own = belongs[chosen]
-    cast = kernel.new_zeros(len(kernel), len(counts)).index_add_(1, belongs, kernel)
+def shares_of_votes(cast: Tensor, own: Tensor, counts: Tensor, votes: Votes) -> Tensor:
+    """backing_i `[n]` of some memories, from what others give to each class `[n, c]`.
+
+    Args:
+        cast: Rows of K without the memory itself, summed over the members of each class.
+        own: Class of each of the memories, `[n]`.
+        counts: How many memories each class has, `[c]`.
+        votes: How they are counted.
+    """
     if votes is Votes.BALANCED:
         others = counts - torch.nn.functional.one_hot(own, len(counts))
         cast = cast / others.clamp(min=1)

@@ -21,7 +21,7 @@ may be at most. Scales, temperature and agreement are those of the allocation; r
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -31,9 +31,10 @@ from sphere_replay.allocation.backing import Votes, shares_of_votes
 from sphere_replay.allocation.controls import Control
 from sphere_replay.allocation.recipe import Sphere
 from sphere_replay.allocation.result import Allocation, Certificate
-from sphere_replay.geometry import EXACT_UP_TO, Geometry, exact_rows
+from sphere_replay.geometry import EXACT_UP_TO, ExactRows, Geometry, exact_rows
 from sphere_replay.geometry.kernels import kernel_of
-from sphere_replay.geometry.threads import in_order
+from sphere_replay.geometry.threads import in_order, slices
+from sphere_replay.numeric import accumulation_dtype
 
 ROWS = 512
 """Memories whose exact rows are looked at."""
@@ -43,8 +44,8 @@ _ROWS_BEFORE = 64
 _CONFIDENCE, _QUANTILE = 0.99, 2.334
 """One-sided, of Student's t with 511 degrees of freedom."""
 
-_PANEL_BYTES, _COLUMNS = 1 << 26, 1 << 14
-"""Exact rows that are held at a time, and columns of them whose kernel is."""
+_COLUMNS = 1 << 12
+"""Of these rows, that a thread looks at."""
 _DOUBTFUL = 0.01
 """Times the mean size of a consensus: about where its sign is in doubt."""
 SEED = 20
@@ -88,14 +89,10 @@ def certify(
     points = torch.rand(ROWS, dtype=torch.float64, generator=generator, device="cpu").to(chances)
     chosen = torch.searchsorted(chances.cumsum(0) / chances.sum(), points)
     chosen = chosen.clamp_(max=len(delta) - 1)
-    terms = _Terms(result, trace, delta, recipe, labels)
-    height = max(1, _PANEL_BYTES // (8 * geometry.size))
+    terms = _Terms(rows, result, trace, delta, recipe, labels)
     before = torch.randint(len(delta), (_ROWS_BEFORE,), generator=generator, device="cpu")
-    before = before.to(delta.device)
-    terms.level((part, rows(part)) for part in torch.split(before, height))
-    parts = torch.split(chosen, height)
-    bounds = torch.cat(list(in_order(lambda part: terms.of(part, rows(part)), parts, delta.device)))
-    sampled = bounds / chances[chosen]
+    terms.level(before.to(delta.device))
+    sampled = terms.of(chosen) / chances[chosen]
     likely = sampled.mean() + _QUANTILE * sampled.std() / math.sqrt(ROWS) + terms.missed
     return Certificate(min(1.0, float(likely)), _CONFIDENCE, ROWS)
 
@@ -123,18 +120,29 @@ def _chances(result: Allocation) -> Tensor:
     return (parts / parts.sum(dim=1, keepdim=True)).mean(dim=0)
 
 
+class _Question(NamedTuple):
+    """What to sum over the columns of exact kernel rows."""
+
+    eps: float
+    others_only: bool
+    """Whether a memory's own column counts for nothing."""
+    answer: Callable[[Tensor, Tensor], Tensor]
+    """Of some columns of the rows `[n, k]`, and the memories these are `[k]`."""
+
+
 class _Terms:
     """What the row of a memory adds to the bound."""
 
     def __init__(
         self,
+        rows: ExactRows,
         result: Allocation,
         trace: Trace,
         delta: Tensor,
         recipe: Sphere,
         labels: Tensor | None,
     ) -> None:
-        self._result, self._trace, self._delta, self._labels = result, trace, delta, labels
+        self._rows, self._result, self._trace, self._delta = rows, result, trace, delta
         self._recipe = recipe
         self._alpha = 1.0 if recipe.control is Control.NO_FLOOR else recipe.alpha
         self._passed = result.target * (result.consensus > 0)
@@ -145,37 +153,45 @@ class _Terms:
             gap = (result.sensitivity.sum() - self._passed.sum()).abs()
             gap += (result.target.sum() - 1).abs()
             self.missed = self._alpha * float(gap) / (2 * result.mass)
+        self._questions: dict[str, _Question] = {}
         if trace.row_sums is not None:
             alone = trace.row_sums == 0
             share = (self._passed / trace.row_sums.masked_fill(alone, 1.0)).masked_fill(alone, 0.0)
             self._alone = alone
-            self._averaged = torch.stack([torch.ones_like(delta), delta, share], dim=1)
+            averaged = torch.stack([torch.ones_like(delta), delta, share], dim=1)
+            self._questions["averages"] = _Question(
+                result.eps_s, recipe.leave_one_out, lambda kernel, who: kernel @ averaged[who]
+            )
         if trace.log_reached is not None:
-            risk = (result.support - result.support.max()) / result.temperature
-            self._a = risk.exp()
-            self._reached = torch.stack([self._a, (-trace.log_reached).exp()], dim=1)
+            self._a = ((result.support - result.support.max()) / result.temperature).exp()
+            carried = torch.stack([self._a, (-trace.log_reached).exp()], dim=1)
+            self._questions["transport"] = _Question(
+                result.eps_t, False, lambda kernel, who: kernel @ carried[who]
+            )
+        if result.agreement > 0 and labels is not None:
+            _, self._belongs, self._counts = torch.unique(
+                labels, return_inverse=True, return_counts=True
+            )
+            self._questions["votes"] = _Question(result.eps_s, True, self._votes)
 
-    def level(self, rows: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Find κ by some memories and their exact costs to all."""
+    def level(self, chosen: Tensor) -> None:
+        """Find κ by some memories."""
+        name = "transport"
         if self._trace.log_reached is None:
             return
-        reached, eps = self._trace.log_reached.exp(), self._result.eps_t
-        ratios = [_products(costs, eps, self._a) / reached[chosen] for chosen, costs in rows]
-        found = float(torch.cat(ratios).mean())
-        if 0 < found < math.inf:
-            self._common = found
+        sent = _answers(self._rows, chosen, {name: self._questions[name]})[name][:, 0]
+        common = float((sent / self._trace.log_reached[chosen].exp()).mean())
+        if 0 < common < math.inf:
+            self._common = common
 
-    def of(self, chosen: Tensor, costs: Tensor) -> Tensor:
-        """Terms `[n]` of some memories, from their exact costs to all `[n, m]`."""
+    def of(self, chosen: Tensor) -> Tensor:
+        """Terms `[n]` of some memories."""
         result, recipe = self._result, self._recipe
+        answers = _answers(self._rows, chosen, self._questions)
         consensus = self._delta[chosen]
         pulled = torch.zeros_like(consensus)
-        if self._trace.row_sums is not None:
-            themselves = torch.arange(len(chosen)), chosen
-            if recipe.leave_one_out:
-                costs[themselves] = torch.inf
-            sums, increments, pulled = _products(costs, result.eps_s, self._averaged).T
-            costs[themselves] = 0.0
+        if "averages" in answers:
+            sums, increments, pulled = answers["averages"].T
             alone = sums == 0
             consensus = torch.where(alone, consensus, increments / sums.masked_fill(alone, 1.0))
             pulled = self._pull_back_error(chosen, sums, pulled)
@@ -188,10 +204,12 @@ class _Terms:
             change = 2 * risk_error.abs() / result.support.sum().clamp(min=1e-300)
         else:
             flipped = result.target[chosen] * ((consensus > 0) != (result.consensus[chosen] > 0))
-            change = pulled + flipped + self._transport_error(chosen, costs, risk_error)
-        backing = self._backing_error(chosen, costs)
-        if backing is None:
+            change = pulled + flipped
+            if "transport" in answers:
+                change += self._transport_error(chosen, answers["transport"], risk_error)
+        if "votes" not in answers:
             return self._alpha * (change + flipped) / (2 * result.mass)
+        backing = self._backing_error(chosen, answers["votes"])
         return (self._alpha * change + backing) / result.mass
 
     def _pull_back_error(self, chosen: Tensor, sums: Tensor, pulled: Tensor) -> Tensor:
@@ -205,35 +223,57 @@ class _Terms:
         divided = passed * (sums / used.masked_fill(alone, 1.0) - 1).abs()
         return own + torch.where(alone, 2 * passed * (sums > 0), divided)
 
-    def _transport_error(self, chosen: Tensor, costs: Tensor, risk_error: Tensor) -> Tensor:
+    def _transport_error(self, chosen: Tensor, carried: Tensor, risk_error: Tensor) -> Tensor:
         """Of the target: |q̂ - q|."""
-        result, reached = self._result, self._trace.log_reached
-        if reached is None:
-            return torch.zeros_like(risk_error)
-        sent, received = _products(costs, result.eps_t, self._reached).T
+        result, log_reached = self._result, self._trace.log_reached
+        assert log_reached is not None
+        sent, received = carried.T
         size = len(result.target)
         target = self._a[chosen] * received / (self._common * size)
-        divided = (sent / (self._common * reached[chosen].exp()) - 1).abs() / size
+        divided = (sent / (self._common * log_reached[chosen].exp()) - 1).abs() / size
         risk = target * torch.expm1(risk_error / result.temperature).abs()
         error: Tensor = (result.target[chosen] - target).abs() + divided + 2 * risk
         return error
 
-    def _backing_error(self, chosen: Tensor, costs: Tensor) -> Tensor | None:
-        """Of weights that are multiplied by 1 - a + a backing; None if they are not."""
-        result, a = self._result, self._result.agreement
-        if a == 0 or self._labels is None or result.backing is None:
-            return None
-        kernel = kernel_of(costs, result.eps_s).to(result.weights.dtype)
-        kernel[torch.arange(len(chosen)), chosen] = 0.0
-        exact = shares_of_votes(kernel, self._labels, chosen, Votes(self._recipe.votes))
+    def _votes(self, kernel: Tensor, who: Tensor) -> Tensor:
+        cast = kernel.new_zeros(len(kernel), len(self._counts))
+        return cast.index_add_(1, self._belongs[who], kernel)
+
+    def _backing_error(self, chosen: Tensor, votes: Tensor) -> Tensor:
+        """Of weights that are multiplied by 1 - a + a backing."""
+        result, kind = self._result, Votes(self._recipe.votes)
+        assert result.backing is not None
+        exact = shares_of_votes(votes, self._belongs[chosen], self._counts, kind)
         # Not the weights over their factor, which may be zero.
         floor = (1 - self._alpha) / len(result.weights)
         unbacked = floor + self._alpha * result.sensitivity[chosen]
-        return unbacked * a * (exact - result.backing[chosen]).abs()
+        return unbacked * result.agreement * (exact - result.backing[chosen]).abs()
 
 
-def _products(costs: Tensor, eps: float, vectors: Tensor) -> Tensor:
-    """exp(-C/eps) @ vectors `[m]` or `[m, p]`, summed in float64, a part of the costs at a time."""
-    parts = zip(torch.split(costs, _COLUMNS, dim=1), torch.split(vectors, _COLUMNS), strict=True)
-    products = (kernel_of(part, eps).to(vectors.dtype) @ values for part, values in parts)
-    return sum(products, vectors.new_zeros(len(costs), *vectors.shape[1:]))
+def _answers(
+    rows: ExactRows, chosen: Tensor, questions: Mapping[str, _Question]
+) -> dict[str, Tensor]:
+    """To each question for each of some memories, `[n, p]`, summed in float64."""
+    order, costs = rows
+    precise = accumulation_dtype(order.device)
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order), device=order.device)
+    own = places[chosen]
+
+    def of_part(part: slice) -> list[Tensor]:
+        who, values = order[part], costs(chosen, part)
+        here = ((own >= part.start) & (own < part.stop)).nonzero()[:, 0]
+        found = []
+        for eps, others_only, answer in questions.values():
+            kernel = kernel_of(values, eps).to(precise)
+            if others_only:
+                kernel[here, own[here] - part.start] = 0.0
+            found.append(answer(kernel, who))
+        return found
+
+    parts = in_order(of_part, slices(len(order), _COLUMNS), order.device)
+    totals = next(parts)
+    for part in parts:
+        for total, more in zip(totals, part, strict=True):
+            total += more
+    return dict(zip(questions, totals, strict=True))

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from sphere_replay.geometry.scratch import working
-from sphere_replay.geometry.threads import in_order
+from sphere_replay.geometry.threads import in_order, slices
 from sphere_replay.numeric import accumulation_dtype
 
 Result = TypeVar("Result")
@@ -162,8 +162,7 @@ class UnitRows:
     def _of_blocks(self, work: Callable[[slice], Result]) -> list[Result]:
         """`work` on all rows, a block at a time."""
         size, dim = self._features.shape
-        step = max(1, _CHUNK_ELEMENTS // dim)
-        blocks = [slice(start, min(start + step, size)) for start in range(0, size, step)]
+        blocks = slices(size, max(1, _CHUNK_ELEMENTS // dim))
         return list(in_order(work, blocks, self._features.device))
 
 

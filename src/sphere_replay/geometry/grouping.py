@@ -172,7 +172,9 @@ def _found(points: Tensor, count: int, generator: torch.Generator) -> list[Tenso
 
     order = sorted((group for group in whole if len(group)), key=len)
     batches = list(_batches(order))
-    found = in_order(lambda batch: _split(batch, points, len(points) / count), batches, points.device)
+    found = in_order(
+        lambda batch: _split(batch, points, len(points) / count), batches, points.device
+    )
     return [part for parts in found for part in parts]
 
 
@@ -213,7 +215,9 @@ def _split(groups: Sequence[Tensor], points: Tensor, members: float) -> list[Ten
     found = belongs() + torch.arange(len(groups), device=device)[:, None] * (most + 1)
     by_part = _members(found.flatten(), len(groups) * (most + 1))
     flat = who.flatten()
-    return [flat[part] for place, part in enumerate(by_part) if place % (most + 1) < most and len(part)]
+    return [
+        flat[part] for place, part in enumerate(by_part) if place % (most + 1) < most and len(part)
+    ]
 
 
 def _members(belongs: Tensor, count: int) -> Sequence[Tensor]:

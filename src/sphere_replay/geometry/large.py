@@ -8,7 +8,7 @@ tell which of the two a scale needs (see `pilot`). Row sums are positive: K_ii =
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from sphere_replay.geometry.order import smallest
 from sphere_replay.geometry.pilot import PILOTS, Pilots, Plan, planned
 from sphere_replay.geometry.protocol import Neighborhood
 from sphere_replay.geometry.sources import PointSource
-from sphere_replay.geometry.threads import in_order
+from sphere_replay.geometry.threads import in_order, slices
 from sphere_replay.numeric import accumulation_dtype, median
 
 PAIRS = 1536
@@ -129,13 +129,14 @@ class CellGeometry:
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
         """`[len(neighbors), n]`: exact, of all memories while these are few, then of a sample."""
         columns = [min(k, self.size - 1) for k in neighbors]
-        everybody, most = torch.split(self.cells.points, _SEARCH_COLUMNS), max(columns) + 1
+        everybody, most = slices(self.size, _SEARCH_COLUMNS), max(columns) + 1
         sample = self._evenly(self.size if self.size <= _ALL_SEARCHED else _SEARCHED)
         found = []
         for places in torch.split(sample, _SEARCH_ROWS):
 
-            def nearest(part: Tensor, places: Tensor = places) -> Tensor:
-                return smallest(self._rows(places, part), min(most, len(part)))
+            def nearest(part: slice, places: Tensor = places) -> Tensor:
+                costs = self._rows(places, part)
+                return smallest(costs, min(most, costs.shape[1]))
 
             parts = list(in_order(nearest, everybody, self.device))
             found.append(smallest(torch.cat(parts, dim=1), most)[:, columns])
@@ -158,10 +159,14 @@ class CellGeometry:
         middle = median(distinct if 2 * len(distinct) < len(distances) else distances)
         return (middle if self._root else middle**2) / self.unit
 
-    def cost_rows(self, memories: Tensor) -> Tensor:
-        """C[memories] `[n, m]`, exactly."""
-        rows = self._rows(self.cells.places[memories])
-        return rows.index_select(1, self.cells.places).div_(self.unit)
+    @property
+    def order(self) -> Tensor:
+        """All memories, cell after cell, `[m]`."""
+        return self.cells.members
+
+    def costs(self, memories: Tensor, part: slice) -> Tensor:
+        """C[memories, order[part]] `[n, k]`, exactly."""
+        return self._rows(self.cells.places[memories], part).div_(self.unit)
 
     def plan(self, eps: float) -> Plan:
         """How the kernel of this scale is applied; found once, by a few exact rows."""
@@ -189,7 +194,7 @@ class CellGeometry:
             return Far(self.cells, self._moments, raw, near, root=self._root)
 
         places = self._evenly(PILOTS)
-        pilots = Pilots(places, lambda part: self._rows(places, self.cells.points[part]))
+        pilots = Pilots(places, partial(self._rows, places))
         return planned(pilots, raw, self.cells.cell_of, nears, far)
 
     def _near(self, eps: float, stacked: Tensor, near: Tensor, *, others_only: bool) -> Tensor:
@@ -245,23 +250,23 @@ class CellGeometry:
         # On tiles this small exp() is as fast as the powers of two of `kernels`.
         return exponents.clamp_(LEAST_EXPONENT, 0).exp_()
 
-    def _cost(self, left: Tensor, right: Tensor, *, exactly: bool = False) -> Tensor:
+    def _cost(
+        self, left: Tensor, right: Tensor, lengths: Tensor | None = None, *, exactly: bool = False
+    ) -> Tensor:
         """Costs of all pairs by products, which cancel for near ones, or exactly by differences."""
         if not exactly:
-            lengths = self._lengths if right is self.cells.points else None
             return costs_between(left, right, root=self._root, lengths=lengths)
         distances = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
         return distances if self._root else distances.square_()
 
-    def _rows(self, places: Tensor, points: Tensor | None = None) -> Tensor:
-        """Exact raw costs of some places to all, or to the given points: `[n, m]`."""
-        every = self.cells.points
-        points = every if points is None else points
-        costs = self._cost(every[places], points)
+    def _rows(self, places: Tensor, part: slice = slice(None)) -> Tensor:
+        """Exact raw costs of some places to all, or to a part of them: `[n, k]`."""
+        left, right = self.cells.points[places], self.cells.points[part]
+        costs = self._cost(left, right, self._lengths[part])
         near = costs < (math.sqrt(_CLOSE) if self._root else _CLOSE)
         for close in torch.split(near.nonzero(), _CLOSE_AT_ONCE):
             i, j = close.T
-            squared = (every[places[i]] - points[j]).square().sum(dim=1)
+            squared = (left[i] - right[j]).square().sum(dim=1)
             costs[i, j] = squared.sqrt() if self._root else squared
         return costs
 

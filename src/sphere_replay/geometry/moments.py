@@ -16,7 +16,7 @@ from sphere_replay.geometry.threads import in_order
 RANK = 8
 """Directions that a cell has of its own."""
 
-TOGETHER = 32
+TOGETHER = 64
 """Cells that are looked at from at once."""
 
 _ROUNDS = 3

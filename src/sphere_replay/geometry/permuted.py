@@ -1,11 +1,19 @@
 """A geometry whose feature rows were dealt out to the wrong memories: the `permuted` control."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from sphere_replay.geometry.protocol import Geometry, Neighborhood
+from sphere_replay.geometry.protocol import Approximate, Geometry, Neighborhood
+
+
+class ExactRows(NamedTuple):
+    """See `Approximate`."""
+
+    order: Tensor
+    costs: Callable[[Tensor, slice], Tensor]
 
 
 class PermutedGeometry:
@@ -66,16 +74,21 @@ class PermutedGeometry:
         """Median of C_kl over pairs k < l."""
         return self._base.median_distance()
 
-    def exact_rows(self) -> Callable[[Tensor], Tensor] | None:
+    def exact_rows(self) -> ExactRows | None:
         """See the function of this name."""
-        rows, places = exact_rows(self._base), self._places
-        return None if rows is None else lambda memories: rows(places[memories])[:, places]
+        base = exact_rows(self._base)
+        if base is None:
+            return None
+        return ExactRows(
+            self._occupants[base.order],
+            lambda memories, part: base.costs(self._places[memories], part),
+        )
 
 
-def exact_rows(geometry: Geometry) -> Callable[[Tensor], Tensor] | None:
-    """Exact rows C[memories] of an approximate geometry; None for one that is exact as it is."""
+def exact_rows(geometry: Geometry) -> ExactRows | None:
+    """Those of an approximate geometry; None for one that is exact as it is."""
     if isinstance(geometry, PermutedGeometry):
         return geometry.exact_rows()
     # To ask whether it is an `Approximate` would take as long as a product of a small memory.
-    rows: Callable[[Tensor], Tensor] | None = getattr(geometry, "cost_rows", None)
-    return rows
+    costs = getattr(geometry, "costs", None)
+    return None if costs is None else ExactRows(cast(Approximate, geometry).order, costs)

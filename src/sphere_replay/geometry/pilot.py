@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sphere_replay.geometry.far import LEAST_EXPONENT, Far
 from sphere_replay.geometry.kernels import kernel_of
-from sphere_replay.geometry.threads import in_order
+from sphere_replay.geometry.threads import in_order, slices
 from sphere_replay.numeric import accumulation_dtype, median
 
 PILOTS = 64
@@ -113,10 +113,9 @@ def _tilt(found: Tensor, spread: Tensor, share: Tensor) -> float:
 
 def _sums(pilots: Pilots, eps: float, cell_of: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The pilots' kernel summed over each cell `[n, c]`, and its squares over all `[n]`."""
-    precise, device, size = accumulation_dtype(cell_of.device), cell_of.device, len(cell_of)
+    precise, device = accumulation_dtype(cell_of.device), cell_of.device
 
-    def of_part(start: int) -> tuple[slice, Tensor, Tensor]:
-        part = slice(start, min(start + _PLACES_AT_ONCE, size))
+    def of_part(part: slice) -> tuple[slice, Tensor, Tensor]:
         kernel = kernel_of(pilots.costs(part), eps, least=LEAST_EXPONENT).to(precise)
         own_cell = cell_of[part]
         cells = slice(int(own_cell[0]), int(own_cell[-1]) + 1)
@@ -126,7 +125,7 @@ def _sums(pilots: Pilots, eps: float, cell_of: Tensor, count: int) -> tuple[Tens
 
     by_cell = torch.zeros(len(pilots.places), count, dtype=precise, device=device)
     squares = by_cell.new_zeros(len(by_cell))
-    for cells, sums, part in in_order(of_part, range(0, size, _PLACES_AT_ONCE), device):
+    for cells, sums, part in in_order(of_part, slices(len(cell_of), _PLACES_AT_ONCE), device):
         by_cell[:, cells] += sums
         squares += part
     return by_cell, squares

@@ -81,8 +81,13 @@ class Geometry(Protocol):
 
 @runtime_checkable
 class Approximate(Protocol):
-    """A geometry whose kernel products are not exact, but which knows exact rows."""
+    """A geometry whose kernel products are not exact, but which knows exact costs."""
 
-    def cost_rows(self, memories: Tensor) -> Tensor:
-        """C[memories] `[n, m]`, exactly."""
+    @property
+    def order(self) -> Tensor:
+        """All memories in an order that suits the geometry, `[m]`."""
+        ...
+
+    def costs(self, memories: Tensor, part: slice) -> Tensor:
+        """C[memories, order[part]] `[n, k]`, exactly."""
         ...

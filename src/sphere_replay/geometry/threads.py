@@ -75,6 +75,11 @@ def in_order(
             future.cancel()
 
 
+def slices(size: int, step: int) -> list[slice]:
+    """So many places in pieces of at most `step`."""
+    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+
+
 def runs_alone(size: int) -> bool:
     """Whether work on so many memories is too short to be shared."""
     return size <= ALONE_UP_TO
