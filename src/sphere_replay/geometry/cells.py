@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sphere_replay.geometry.embeddings import UnitRows, lengths
 from sphere_replay.geometry.grouping import Grouping, grouped
+from sphere_replay.geometry.threads import in_order, slices
 from sphere_replay.numeric import accumulation_dtype
 
 _SORTED_AT_ONCE, _CELLS_AT_ONCE = 1 << 14, 256
@@ -76,9 +77,12 @@ class Cells:
         bounds = zip(self.starts.tolist(), stops.tolist(), strict=True)
         self.spans = [slice(start, stop) for start, stop in bounds]
         self.points = torch.empty(size, dim, device=device)
-        for start in range(0, size, _SORTED_AT_ONCE):
-            part = slice(start, start + _SORTED_AT_ONCE)
+
+        def sort(part: slice) -> None:
             self.points[part] = rows.chosen(self.members[part])
+
+        for _ in in_order(sort, slices(size, _SORTED_AT_ONCE), device):
+            pass
         self.centers = torch.stack([self.points[span].mean(dim=0) for span in self.spans])
         self.lengths = squared_lengths(self.centers)
         self._near: dict[int, Tensor] = {}
@@ -114,12 +118,16 @@ class Cells:
             near = torch.zeros(len(self), len(self), dtype=torch.bool, device=self.points.device)
             most = min(len(self), 1 + 4 * pairs * len(self) // len(self.points))
             centers = self.centers.to(accumulation_dtype(self.centers.device))
-            for rows in torch.split(torch.arange(len(self), device=near.device), 256):
+
+            def look(rows: slice) -> None:
                 costs = costs_between(centers[rows], centers, root=False)
                 order = costs.topk(most, dim=1, largest=False).indices
                 sizes = self.sizes[order]
                 before = sizes.cumsum(dim=1) - sizes
-                near[rows] = near[rows].scatter_(1, order, before < pairs)
+                near[rows].scatter_(1, order, before < pairs)
+
+            for _ in in_order(look, slices(len(self), _CELLS_AT_ONCE), near.device):
+                pass
             self._near[pairs] = (near | near.T).fill_diagonal_(True)
         return self._near[pairs]
 

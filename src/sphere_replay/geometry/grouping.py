@@ -10,6 +10,7 @@ is computed of groups is computed anew: it depends on who lies together, not on 
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -170,12 +171,9 @@ def _found(points: Tensor, count: int, generator: torch.Generator) -> list[Tenso
     if count == groups:
         return whole
 
-    order = sorted((group for group in whole if len(group)), key=len)
-    batches = list(_batches(order))
-    found = in_order(
-        lambda batch: _split(batch, points, len(points) / count), batches, points.device
-    )
-    return [part for parts in found for part in parts]
+    batches = list(_batches(sorted((group for group in whole if len(group)), key=len)))
+    split = partial(_split, points=points, members=len(points) / count)
+    return [part for parts in in_order(split, batches, points.device) for part in parts]
 
 
 def _batches(groups: Sequence[Tensor]) -> Iterator[list[Tensor]]:
@@ -212,12 +210,11 @@ def _split(groups: Sequence[Tensor], points: Tensor, members: float) -> list[Ten
         joined = (belongs()[:, :, None] == numbers).to(points.dtype)
         counts = joined.sum(dim=1)[:, :, None]
         centers = torch.where(counts > 0, joined.mT @ inside / counts.clamp(min=1), centers)
-    found = belongs() + torch.arange(len(groups), device=device)[:, None] * (most + 1)
-    by_part = _members(found.flatten(), len(groups) * (most + 1))
-    flat = who.flatten()
-    return [
-        flat[part] for place, part in enumerate(by_part) if place % (most + 1) < most and len(part)
-    ]
+    offsets = torch.arange(len(groups), device=device)[:, None] * (most + 1)
+    by_part = _members((belongs() + offsets).flatten(), len(groups) * (most + 1))
+    everybody = who.flatten()
+    found = [everybody[part] for place, part in enumerate(by_part) if (place + 1) % (most + 1)]
+    return [part for part in found if len(part)]
 
 
 def _members(belongs: Tensor, count: int) -> Sequence[Tensor]:

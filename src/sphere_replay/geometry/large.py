@@ -25,7 +25,7 @@ from sphere_replay.geometry.sources import PointSource
 from sphere_replay.geometry.threads import in_order, slices
 from sphere_replay.numeric import accumulation_dtype, median
 
-PAIRS = 1536
+PAIRS = 1280
 """Memories near each one, about, whose kernel is exact; at least those of its own cell."""
 
 _NOTHING = 1e-30
