@@ -36,7 +36,7 @@ _CLOSE, _CLOSE_AT_ONCE = 1e-3, 1 << 15
 """Squared distances below this are computed from differences, so many at a time."""
 _COARSE = 0.01
 """Scales beside which the rounding of distances on the sphere, about 1e-6, counts for nothing."""
-_WIDTH, _TOGETHER = 1024, 16
+_WIDTH, _TOGETHER = 2048, 64
 """Columns of a tile, and cells whose tiles are worked on by one thread after another."""
 
 _ALL_SEARCHED, _SEARCHED = 32_768, 1024
