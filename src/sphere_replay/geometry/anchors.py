@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.linalg import vecdot
 
 from sphere_replay.geometry.embeddings import UnitRows
 
@@ -34,17 +35,19 @@ class AnchoredPoints:
     def __init__(self, points: UnitRows, eps: float) -> None:
         anchors = _choose(points.sample(), _MARGIN * eps / _roundings())
         count, dim = anchors.shape
-        half_norms = anchors.square().sum(dim=1) / 2
+        products = anchors @ anchors.T
+        half_norms = products.diagonal() / 2
         apart = (anchors[:, None] - anchors).square_().sum(dim=2) / 2
         self._residuals = anchors.new_empty(len(points), dim, dtype=torch.float32)
         # The table g beside the points' own anchors, one-hot.
         self._table = anchors.new_zeros(len(points), 2 * count, dtype=torch.float32)
 
         def relate(rows: slice, block: Tensor) -> Tensor:
-            nearest = (half_norms - block @ anchors.T).argmin(dim=1)
-            block -= anchors[nearest]
-            norms = block.square().sum(dim=1)
             toward = block @ anchors.T
+            nearest = (half_norms - toward).argmin(dim=1)
+            toward -= products[nearest]
+            block -= anchors[nearest]
+            norms = vecdot(block, block)
             own = toward.gather(1, nearest[:, None])
             self._residuals[rows] = block
             self._table[rows, :count] = norms[:, None] + 2 * (own - toward) + apart[nearest]

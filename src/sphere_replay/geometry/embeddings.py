@@ -21,8 +21,9 @@ Result = TypeVar("Result")
 VANISHING = 1e-12
 """A centred row shorter than this is rounding noise around the mean: it stays at the origin."""
 
-_CHUNK_ELEMENTS = 1 << 16
-"""What a core's cache holds in float64 while it is measured and moved."""
+_CHUNK_ELEMENTS = 1 << 18
+"""Numbers that are measured and moved at a time: threads that share shorter work wait for each
+other."""
 _FEW, _SAMPLE = 64, 256
 _GOLDEN = (5**0.5 - 1) / 2
 _NEAR = 0.5
