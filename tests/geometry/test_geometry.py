@@ -23,6 +23,7 @@ from sphere_replay.geometry import (
     center_embeddings,
     neighbor_distance_scale,
 )
+from sphere_replay.geometry.order import place_of_smallest, smallest
 from sphere_replay.geometry.tiles import TileGeometry
 from tensors import random, seeded
 
@@ -178,12 +179,20 @@ def test_a_large_memory_is_tiled_within_its_budget() -> None:
 @pytest.mark.parametrize("count", [1, 6, 26])
 @pytest.mark.parametrize("width", [30, 501, 2048, 2049, 4000])
 def test_smallest_values_of_rows(count: int, width: int) -> None:
-    from sphere_replay.geometry.order import smallest
-
     rows = random(9, width).abs()
     rows[2] = 1.0
     rows[3] = rows[3].round()
     assert torch.equal(smallest(rows, count), rows.sort(dim=1).values[:, :count])
+
+
+@pytest.mark.parametrize("numpy", [True, False])
+def test_places_of_smallest_values(numpy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.order._NUMPY", numpy)
+    rows = random(40, 100)
+    rows[3, 70:] = rows[3].min() - 1
+    found = place_of_smallest(rows)
+    assert torch.equal(rows.gather(1, found[:, None])[:, 0], rows.amin(dim=1))
+    assert found[3] == 70
 
 
 def test_a_negative_zero_is_no_distance_either() -> None:

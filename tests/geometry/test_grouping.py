@@ -44,6 +44,32 @@ def test_the_same_features_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
     assert again.moved == 0
 
 
+@pytest.mark.parametrize(("at_once", "with_others"), [(1 << 20, 1 << 13), (1, 1 << 13), (900, 60)])
+def test_many_groups_are_split_together_and_large_ones_alone(
+    at_once: int, with_others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.grouping._MOST_GROUPS", 7)
+    monkeypatch.setattr("sphere_replay.geometry.grouping._SPLIT_AT_ONCE", at_once)
+    monkeypatch.setattr("sphere_replay.geometry.grouping._SPLIT_WITH_OTHERS", with_others)
+    features = clusters()
+    features[:200] = features[0] + 0.01 * random(200, 8, seed=2)
+    groups = group(features).members()
+    assert torch.equal(torch.cat(groups).sort().values, torch.arange(SIZE))
+    assert 25 <= len(groups) <= 60
+    within = sum(float((features[g] - features[g].mean(dim=0)).square().sum()) for g in groups)
+    assert within < 0.15 * float((features - features.mean(dim=0)).square().sum())
+
+
+def test_copies_of_one_point_beyond_all_limits_are_still_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.grouping._MOST_GROUPS", 7)
+    monkeypatch.setattr("sphere_replay.geometry.grouping._SPLIT_WITH_OTHERS", 60)
+    groups = group(torch.ones(SIZE, 8)).members()
+    assert torch.equal(torch.cat(groups).sort().values, torch.arange(SIZE))
+    assert max(map(len, groups)) <= 2 * SIZE // (SIZE // 16)
+
+
 def test_new_rows_come_to_the_nearest_cell_and_others_stay() -> None:
     features = clusters()
     first = group(features)

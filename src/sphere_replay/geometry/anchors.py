@@ -47,7 +47,7 @@ class AnchoredPoints:
             nearest = (half_norms - toward).argmin(dim=1)
             toward -= products[nearest]
             block -= anchors[nearest]
-            norms = vecdot(block, block)
+            norms: Tensor = vecdot(block, block)
             own = toward.gather(1, nearest[:, None])
             self._residuals[rows] = block
             self._table[rows, :count] = norms[:, None] + 2 * (own - toward) + apart[nearest]

@@ -35,8 +35,8 @@ OVERSIZE = 2
 """Times the average size, at which a cell is cut."""
 _AT_ONCE, _PRINTED_AT_ONCE = 1 << 22, 1 << 20
 """Distances to centers held at a time, and numbers of features that prints are made of."""
-_SPLIT_AT_ONCE = 1 << 13
-"""Members of groups that are split at once."""
+_SPLIT_AT_ONCE, _SPLIT_WITH_OTHERS = 1 << 20, 1 << 13
+"""Numbers of members whose groups are split at once, and members of a group that is split alone."""
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers as long as those of features."""
 _STRANGE, _STRANGE_CELLS = 2.0, 4
@@ -167,24 +167,37 @@ def _k_means(points: Tensor, centers: Tensor) -> Tensor:
 def _found(points: Tensor, count: int, generator: torch.Generator) -> list[Tensor]:
     """About `count` groups of near points, as indices; many in two steps."""
     groups = min(count, _MOST_GROUPS)
-    whole = list(_members(_assign(points, _centers(points, groups, generator)), groups))
+    whole = _around_centers(points, groups, generator)
     if count == groups:
         return whole
+    members, found = len(points) / count, []
+    for group in whole:
+        if len(group) > _SPLIT_WITH_OTHERS:
+            parts = _around_centers(points[group], round(len(group) / members), generator)
+            found += [group[part] for part in parts]
+    others = sorted((group for group in whole if 0 < len(group) <= _SPLIT_WITH_OTHERS), key=len)
+    split = partial(_split, points=points, members=members)
+    batches = list(_batches(others, max(1, _SPLIT_AT_ONCE // points.shape[1])))
+    for parts in in_order(split, batches, points.device):
+        found += parts
+    return found
 
-    batches = list(_batches(sorted((group for group in whole if len(group)), key=len)))
-    split = partial(_split, points=points, members=len(points) / count)
-    return [part for parts in in_order(split, batches, points.device) for part in parts]
+
+def _around_centers(points: Tensor, count: int, generator: torch.Generator) -> list[Tensor]:
+    """Who is nearest to each of `count` centers."""
+    return list(_members(_assign(points, _centers(points, count, generator)), count))
 
 
-def _batches(groups: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Groups of rising sizes, as many at a time as are split at once."""
+def _batches(groups: Sequence[Tensor], most: int) -> Iterator[list[Tensor]]:
+    """Groups of rising sizes, some at a time, whose members would be `most` if all were as many."""
     batch: list[Tensor] = []
     for group in groups:
-        if batch and len(group) * (len(batch) + 1) > _SPLIT_AT_ONCE:
+        if batch and len(group) * (len(batch) + 1) > most:
             yield batch
             batch = []
         batch.append(group)
-    yield batch
+    if batch:
+        yield batch
 
 
 def _split(groups: Sequence[Tensor], points: Tensor, members: float) -> list[Tensor]:
