@@ -23,6 +23,7 @@ from sphere_replay.geometry import (
     SquaredEuclidean,
     TiledGeometry,
     build_geometry,
+    sums_by_class,
 )
 from strategies import costs, magnitudes
 from tensors import random, random_memories, seeded
@@ -305,3 +306,41 @@ class TestErrors:
         with pytest.raises(ValueError, match="unknown strength 'auto'; known: fixed, noise"):
             Sphere.calibrated(strength="auto")
         assert Sphere.calibrated(strength="noise").strength is Strength.NOISE
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+@pytest.mark.parametrize("votes", Votes)
+def test_many_classes_are_voted_on_in_one_pass_where_the_kernel_is_local(
+    votes: Votes, permuted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.grouping.LEAST_MEMBERS", 8)
+    features, labels = clusters(0.3, size=900, classes=60)
+    features[:20] = features[0]
+    local, exact = build_geometry(features, kind="cells"), build_geometry(features)
+    if permuted:
+        places = torch.randperm(900, generator=seeded(5))
+        local, exact = PermutedGeometry(local, places), PermutedGeometry(exact, places)
+    eps = 0.02
+    wanted = back_labels(exact, eps, labels, votes)
+    in_blocks = back_labels(local, eps, labels, votes)
+    monkeypatch.setattr("sphere_replay.allocation.backing._VOTES_HELD", 1)
+    monkeypatch.setattr(
+        "sphere_replay.allocation.backing.votes_cast", lambda *_: pytest.fail("blocks")
+    )
+    in_one = back_labels(local, eps, labels, votes)
+    for found in (in_blocks, in_one):
+        torch.testing.assert_close(found.shares, wanted.shares, rtol=1e-4, atol=1e-4)
+        assert found.label_noise == pytest.approx(wanted.label_noise, abs=1e-3)
+
+
+def test_many_classes_are_voted_on_block_by_block_where_far_memories_have_a_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.grouping.LEAST_MEMBERS", 8)
+    monkeypatch.setattr("sphere_replay.allocation.backing._VOTES_HELD", 1)
+    features, labels = clusters(0.3, size=900, classes=60)
+    wide = build_geometry(features, kind="low-rank")
+    assert sums_by_class(wide, 1.0, labels, 60) is None
+    found = back_labels(wide, 1.0, labels).shares
+    wanted = back_labels(build_geometry(features), 1.0, labels).shares
+    torch.testing.assert_close(found, wanted, rtol=0.05, atol=0.05)

@@ -9,17 +9,22 @@ It is 1 where the label has the most votes and 0 where no neighbour has it. A me
 neighbour in reach is backed: nobody speaks against it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sphere_replay.geometry import Geometry
+from sphere_replay.geometry import Geometry, sums_by_class
 from sphere_replay.numeric import accumulation_dtype
 from sphere_replay.validation import Choice
 
 _VOTES_HELD, _CLASSES_HELD = 1 << 22, 16
 """Votes `[m, classes]` at a time, and the fewest classes; more take further passes."""
+
+_MANY_PASSES = 2
+"""More than so many take longer than one over all pairs, each of them twice."""
 
 _TIE = 1 - 1e-6
 """Votes this close to the most are as many: the difference is the float32 kernel's."""
@@ -64,25 +69,72 @@ def back_labels(
     labels that were replaced at random, as far as neighbourhoods can tell. Memories without
     neighbours are left out.
     """
-    precision = accumulation_dtype(geometry.device)
     classes, belongs, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    own, most, by_chance = torch.zeros(3, len(labels), dtype=precision, device=labels.device)
     width = max(_CLASSES_HELD, _VOTES_HELD // len(labels))
-    for block in torch.split(torch.arange(len(classes), device=labels.device), width):
+    rows = None
+    if len(classes) > _MANY_PASSES * width:
+        rows = sums_by_class(geometry, eps, belongs, len(classes))
+    if rows is None:
+        tally = _tally_of_classes(geometry, eps, belongs, counts, width, votes)
+    else:
+        tally = _tally_of_rows(rows, belongs, counts, votes)
+    heard = tally.most > 0
+    shares = torch.where(heard, tally.own / tally.most.masked_fill(~heard, 1.0), 1.0)
+    outvoted = float((tally.own < _TIE * tally.most)[heard].sum())
+    expected = float((1 - tally.by_chance)[heard].sum())
+    return Backing(shares, min(1.0, outvoted / expected) if expected > 0 else 0.0)
+
+
+class _Tally(NamedTuple):
+    """What votes come to, each `[m]`."""
+
+    own: Tensor
+    """Votes for a memory's own label."""
+    most: Tensor
+    """Votes for the label that has most."""
+    by_chance: Tensor
+    """The share of all labels that would not be outvoted here, were they this memory's."""
+
+
+def _tally_of_classes(
+    geometry: Geometry, eps: float, belongs: Tensor, counts: Tensor, width: int, votes: Votes
+) -> _Tally:
+    """Of all memories, `width` classes at a time."""
+    precision = accumulation_dtype(geometry.device)
+    own, most, by_chance = torch.zeros(3, len(belongs), dtype=precision, device=belongs.device)
+    for block in torch.split(torch.arange(len(counts), device=belongs.device), width):
         members = belongs[:, None] == block
         cast = votes_cast(geometry, eps, members, counts[block], votes)
         own += (cast * members).sum(dim=1)
         leading = cast.amax(dim=1)
-        # The share of all labels that would not be outvoted here, were they this memory's.
-        frequency = counts[block].to(precision) / len(labels)
+        frequency = counts[block].to(precision) / len(belongs)
         unopposed = (cast >= _TIE * leading[:, None]).to(precision) @ frequency
         before, most = most, torch.maximum(most, leading)
         by_chance = by_chance * (before >= _TIE * most) + unopposed * (leading >= _TIE * most)
-    heard = most > 0
-    shares = torch.where(heard, own / most.masked_fill(~heard, 1.0), 1.0)
-    outvoted = float((own < _TIE * most)[heard].sum())
-    expected = float((1 - by_chance)[heard].sum())
-    return Backing(shares, min(1.0, outvoted / expected) if expected > 0 else 0.0)
+    return _Tally(own, most, by_chance)
+
+
+def _tally_of_rows(
+    rows: Iterable[tuple[Tensor, Tensor]], belongs: Tensor, counts: Tensor, votes: Votes
+) -> _Tally:
+    """Of all classes, some memories at a time."""
+    precision = accumulation_dtype(belongs.device)
+    own, most, by_chance = torch.zeros(3, len(belongs), dtype=precision, device=belongs.device)
+    frequency = counts.to(precision) / len(belongs)
+    for who, sums in rows:
+        label = belongs[who]
+        cast = _counted(sums.to(precision), label, counts, votes)
+        own[who] = cast.gather(1, label[:, None])[:, 0]
+        most[who] = leading = cast.amax(dim=1)
+        by_chance[who] = (cast >= _TIE * leading[:, None]).to(precision) @ frequency
+    return _Tally(own, most, by_chance)
+
+
+def _counted(cast: Tensor, own: Tensor, counts: Tensor, votes: Votes) -> Tensor:
+    """Votes for all classes `[n, c]` as they count, of memories with labels `[n]` of their own."""
+    if votes is Votes.PLAIN:
+        return cast
+    return cast / (counts - torch.nn.functional.one_hot(own, len(counts))).clamp(min=1)
 
 
 def votes_cast(
@@ -113,9 +165,7 @@ def shares_of_votes(cast: Tensor, own: Tensor, counts: Tensor, votes: Votes) -> 
         counts: How many memories each class has, `[c]`.
         votes: How they are counted.
     """
-    if votes is Votes.BALANCED:
-        others = counts - torch.nn.functional.one_hot(own, len(counts))
-        cast = cast / others.clamp(min=1)
+    cast = _counted(cast, own, counts, votes)
     most = cast.amax(dim=1)
     heard = most > 0
     share = cast.gather(1, own[:, None])[:, 0] / most.masked_fill(~heard, 1.0)

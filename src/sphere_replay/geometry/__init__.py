@@ -22,7 +22,7 @@ from sphere_replay.geometry.distances import (
 from sphere_replay.geometry.embeddings import center_embeddings
 from sphere_replay.geometry.grouping import Grouping
 from sphere_replay.geometry.large import CellGeometry, LowRankGeometry, SparseGeometry
-from sphere_replay.geometry.permuted import ExactRows, PermutedGeometry, exact_rows
+from sphere_replay.geometry.permuted import ExactRows, PermutedGeometry, exact_rows, sums_by_class
 from sphere_replay.geometry.protocol import Approximate, Geometry, Neighborhood
 from sphere_replay.geometry.ring import LostRankError
 from sphere_replay.geometry.sharded import ShardedGeometry
@@ -54,4 +54,5 @@ __all__ = [
     "center_embeddings",
     "exact_rows",
     "neighbor_distance_scale",
+    "sums_by_class",
 ]

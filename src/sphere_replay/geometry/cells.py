@@ -131,11 +131,12 @@ class Cells:
             self._near[pairs] = (near | near.T).fill_diagonal_(True)
         return self._near[pairs]
 
-    def columns(self, near: Tensor) -> list[Tensor]:
-        """Of each cell its places, and after them those of later cells that are near; int32."""
+    def columns(self, near: Tensor, *, later: bool = True) -> list[Tensor]:
+        """Of each cell its places, and those of `later` cells that are near, or of all; int32."""
         result: list[Tensor] = []
         for first in range(0, len(self), _CELLS_AT_ONCE):
-            some = near[first : first + _CELLS_AT_ONCE].triu(first)
+            some = near[first : first + _CELLS_AT_ONCE]
+            some = some.triu(first) if later else some
             cells = some.nonzero()[:, 1]
             sizes = self.sizes[cells]
             places = (self.starts[cells] - (sizes.cumsum(0) - sizes)).repeat_interleave(sizes)

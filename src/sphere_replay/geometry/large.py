@@ -39,6 +39,9 @@ _COARSE = 0.01
 _WIDTH, _TOGETHER = 2048, 64
 """Columns of a tile, and cells whose tiles are worked on by one thread after another."""
 
+_VOTING_TOGETHER = 8
+"""The same where a memory has a number for each class."""
+
 _ALL_SEARCHED, _SEARCHED = 32_768, 1024
 """Memories up to which all give their neighbour radii, and how many do of more than that."""
 _SEARCH_ROWS, _SEARCH_COLUMNS = 512, 1 << 14
@@ -167,6 +170,34 @@ class CellGeometry:
     def costs(self, memories: Tensor, part: slice) -> Tensor:
         """C[memories, order[part]] `[n, k]`, exactly."""
         return self._rows(self.cells.places[memories], part).div_(self.unit)
+
+    def sums_by_class(
+        self, eps: float, belongs: Tensor, count: int
+    ) -> Iterator[tuple[Tensor, Tensor]] | None:
+        """Of all memories, some at a time: `[n]`, and exp(-C/eps) over the others of each class.
+
+        One pass serves all classes `[n, count]`, where products would take a vector for each. None
+        if far memories have a part in the kernel, who are not told apart.
+        """
+        plan, raw = self.plan(eps), eps * self.unit
+        if plan.far is not None:
+            return None
+        spans, there = self.cells.spans, belongs[self.cells.members]
+        columns = self.cells.columns(plan.near, later=False)
+
+        def sums(batch: slice) -> tuple[Tensor, Tensor]:
+            places = slice(spans[batch.start].start, spans[batch.stop - 1].stop)
+            members = self.cells.members[places]
+            total = torch.zeros(len(members), count, device=self.device)
+            for cell, cols in enumerate(columns[batch], batch.start):
+                kernel, own = self._kernel(cell, cols, raw), spans[cell]
+                before = int(torch.searchsorted(cols, own.start))
+                kernel[:, before : before + own.stop - own.start].fill_diagonal_(0)
+                rows = total[own.start - places.start : own.stop - places.start]
+                rows.index_add_(1, there.index_select(0, cols), kernel)
+            return members, total.masked_fill_(total < _NOTHING, 0.0)
+
+        return in_order(sums, slices(len(spans), _VOTING_TOGETHER), self.device)
 
     def plan(self, eps: float) -> Plan:
         """How the kernel of this scale is applied; found once, by a few exact rows."""

@@ -1,6 +1,6 @@
 """A geometry whose feature rows were dealt out to the wrong memories: the `permuted` control."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -83,6 +83,21 @@ class PermutedGeometry:
             self._occupants[base.order],
             lambda memories, part: base.costs(self._places[memories], part),
         )
+
+    def sums_by_class(
+        self, eps: float, belongs: Tensor, count: int
+    ) -> Iterator[tuple[Tensor, Tensor]] | None:
+        """See the function of this name."""
+        base = sums_by_class(self._base, eps, belongs[self._occupants], count)
+        return None if base is None else ((self._occupants[who], sums) for who, sums in base)
+
+
+def sums_by_class(
+    geometry: Geometry, eps: float, belongs: Tensor, count: int
+) -> Iterator[tuple[Tensor, Tensor]] | None:
+    """Those of `CellGeometry`, from a geometry that has them; None from others."""
+    known = getattr(geometry, "sums_by_class", None)
+    return None if known is None else known(eps, belongs, count)
 
 
 def exact_rows(geometry: Geometry) -> ExactRows | None:
