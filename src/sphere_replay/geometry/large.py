@@ -39,8 +39,9 @@ _COARSE = 0.01
 _WIDTH, _TOGETHER = 2048, 64
 """Columns of a tile, and cells whose tiles are worked on by one thread after another."""
 
-_VOTING_TOGETHER = 8
-"""The same where a memory has a number for each class."""
+_VOTING_TOGETHER, _UNHEARD = 8, 1e-3
+"""The same where a memory has a number for each class; and a share of the kernel's mass without
+which votes are counted."""
 
 _ALL_SEARCHED, _SEARCHED = 32_768, 1024
 """Memories up to which all give their neighbour radii, and how many do of more than that."""
@@ -177,10 +178,10 @@ class CellGeometry:
         """Of all memories, some at a time: `[n]`, and exp(-C/eps) over the others of each class.
 
         One pass serves all classes `[n, count]`, where products would take a vector for each. None
-        if far memories have a part in the kernel, who are not told apart.
+        if far memories, who are not told apart, have more than the least part in the kernel.
         """
         plan, raw = self.plan(eps), eps * self.unit
-        if plan.far is not None:
+        if plan.share > _UNHEARD:
             return None
         spans, there = self.cells.spans, belongs[self.cells.members]
         columns = self.cells.columns(plan.near, later=False)
@@ -314,7 +315,7 @@ class SparseGeometry(CellGeometry):
     """Near cells alone: for kernels so local that nothing else has a part in them."""
 
     def _planned(self, eps: float) -> Plan:
-        return Plan(self.cells.near(self._pairs), None, "sparse: as asked for")
+        return Plan(self.cells.near(self._pairs), None, 0.0, "sparse: as asked for")
 
 
 class LowRankGeometry(CellGeometry):

@@ -33,6 +33,8 @@ class Plan:
     """Which pairs of cells are exact, bool `[c, c]`."""
     far: Far | None
     """What carries all others; None leaves them out."""
+    share: float
+    """Of the kernel's mass that others have, on average."""
     why: str
 
 
@@ -77,20 +79,22 @@ def planned(
     total = by_cell.sum(dim=1)
     measured = f"N_eff {median(total.square() / squares):.0f} of {len(cell_of)}"
     shares = [(by_cell * ~near[cell_of[places]]).sum(dim=1) / total for near in nears]
-    if float(shares[0].mean()) < _NEGLIGIBLE:
-        return Plan(nears[0], None, f"sparse: {measured}, near cells hold all of it")
+    least = float(shares[0].mean())
+    if least < _NEGLIGIBLE:
+        return Plan(nears[0], None, least, f"sparse: {measured}, near cells hold all of it")
     if len(nears) > 1:
         lean = far(nears[-1])
         fit = _fit(*lean.sums_of_few(places), shares[-1], total)
         if fit.error < _ACCURATE:
             off = f"{fit.error:.1e} off the sums"
             why = f"low rank: {measured}, moments are {off}"
-            return Plan(nears[-1], lean.fitted(fit.level, fit.tilt), why)
+            most = float(shares[-1].mean())
+            return Plan(nears[-1], lean.fitted(fit.level, fit.tilt), most, why)
     wide = far(nears[0])
     fit = _fit(*wide.sums(places), shares[0], total)
-    part = f"{100 * float(shares[0].mean()):.2g}% by moments, {fit.error:.1e} off the sums"
+    part = f"{100 * least:.2g}% by moments, {fit.error:.1e} off the sums"
     why = f"mixed: {measured}, near cells exactly and {part}"
-    return Plan(nears[0], wide.fitted(fit.level, fit.tilt), why)
+    return Plan(nears[0], wide.fitted(fit.level, fit.tilt), least, why)
 
 
 def _fit(found: Tensor, spread: Tensor, share: Tensor, total: Tensor) -> Fit:
