@@ -115,12 +115,7 @@ class Far:
         return Seen(*(torch.cat(each) for each in zip(*seen, strict=True)))
 
     def sums(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Σ_j K_ij over all far j and the spread of their slopes, of some places: unfitted."""
-        seen = self._seen
-        return seen.mass[self._cells.cell_of[places]] * seen.gains[places], seen.spreads[places]
-
-    def sums_of_few(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The same without a look from all cells."""
+        """Σ_j K_ij over all far j and the spread of their slopes, of a few places: unfitted."""
         own = self._cells.cell_of[places]
         sums, spreads = torch.empty(2, len(places), device=places.device)
         cells = torch.split(torch.unique(own), 1)
