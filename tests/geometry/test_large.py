@@ -21,6 +21,7 @@ from sphere_replay.geometry import (
     WholeGeometry,
     build_geometry,
 )
+from sphere_replay.geometry.far import Far
 from sphere_replay.geometry.sources import PointSource
 from tensors import random, seeded
 
@@ -139,6 +140,25 @@ def test_wide_kernels_take_moments_local_ones_near_cells() -> None:
     assert geometry.plan(0.002).why.startswith("sparse: N_eff 1 of 1500")
     assert geometry.plan(0.002).far is None
     assert geometry.plan(0.3).why.startswith("mixed: N_eff")
+
+
+def test_moments_that_are_no_closer_than_nothing_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features = clustered(1500)
+    usual = CellGeometry(source(features), pairs=300).plan(0.3)
+    assert usual.why.startswith("mixed")
+    assert 0 < usual.share < 1
+
+    def far_off(_: Far, places: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.eye(len(places))[0], torch.zeros(len(places))
+
+    monkeypatch.setattr(Far, "sums", far_off)
+    plan = CellGeometry(source(features), pairs=300).plan(0.3)
+    assert plan.far is None
+    assert plan.share == usual.share
+    assert "is left out" in plan.why
+    assert LowRankGeometry(source(features)).plan(0.3).far is not None  # as asked for
 
 
 @pytest.mark.parametrize("name", DISTANCES)
