@@ -21,9 +21,6 @@ _NEGLIGIBLE = 1e-5
 """A share of the kernel's mass that may be left out."""
 _ACCURATE = 2e-4
 """Mean relative error of row sums at which moments alone will do."""
-_WORTH_IT = 2
-"""Times smaller than what is left out without them: else moments, which can be far off where it is
-least expected, are not worth it."""
 _TYPICAL, _STEEPEST, _TINY = 1e-4, 0.5, 1e-30
 """A variance of spreads below which there is no slope over them, and the steepest there may be."""
 
@@ -95,7 +92,7 @@ def planned(
             return Plan(nears[-1], lean.fitted(fit.level, fit.tilt), most, why)
     wide = far(nears[0])
     fit = _fit(*wide.sums(places), shares[0], total)
-    if len(nears) > 1 and fit.error > least / _WORTH_IT:
+    if len(nears) > 1 and fit.error >= least:  # no closer than without them
         left = f"{100 * least:.2g}% is left out, moments would be {fit.error:.1e} off the sums"
         return Plan(nears[0], None, least, f"sparse: {measured}, {left}")
     part = f"{100 * least:.2g}% by moments, {fit.error:.1e} off the sums"
