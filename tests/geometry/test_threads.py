@@ -77,6 +77,24 @@ def test_short_work_is_not_spread_at_all() -> None:
     assert usable() == 3
 
 
+@pytest.mark.parametrize("others", [[], ["loader"]])
+def test_short_work_stays_in_its_thread_unless_others_could_see_the_setting(
+    others: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_num_threads(3)
+    ours = threading.current_thread()
+    there = [ours, *(threading.Thread(name=name) for name in [*others, "sphere-replay-tiles_0"])]
+    monkeypatch.setattr(threading, "enumerate", lambda: there)
+
+    def where() -> tuple[bool, int]:
+        return threading.current_thread() is ours, torch.get_num_threads()
+
+    assert undisturbed(where, 500, CPU) == (not others, 1)
+    with pytest.raises(ZeroDivisionError):
+        undisturbed(lambda: 1 / 0, 500, CPU)
+    assert torch.get_num_threads() == usable() == 3
+
+
 @pytest.mark.parametrize("name", ["vision", "calibrated", "instruct"])
 def test_allocations_do_not_depend_on_threads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sphere_replay.geometry.tiling.TILE", {"cpu": 64})

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import threshold
+from torch.nn.functional import normalize, threshold
 
 from sphere_replay.geometry.scratch import working
 from sphere_replay.geometry.threads import in_order, slices
@@ -107,8 +107,11 @@ class UnitRows:
 
     def rough_center(self) -> Tensor:
         """About the mean row `[d]`: good enough as an origin, on which no distance depends."""
-        rows = slice(0, len(self), 1 + len(self) // _FEW)
-        return self._unit(rows, self._working(rows), exact=False).mean(dim=0)
+        few = self._features[:: 1 + len(self) // _FEW].to(self._precision)
+        unit = normalize(few, dim=1)
+        if self._mean is not None:
+            unit = normalize(unit - self._mean, dim=1)
+        return unit.mean(dim=0)
 
     def sample(self) -> Tensor:
         """256 unit rows in float64, spread without the period that classes may come in."""
@@ -145,14 +148,15 @@ class UnitRows:
         shift = -origin.to(dtype)
         # Points of a single number are 1 and -1, on which no rounding may show.
         plain = self._features.dtype == dtype and not self.centered and points.shape[1] > 1
-        far = float(origin.square().sum()) < _NEAR
+        far = float(origin.dot(origin)) < _NEAR
         in_float32 = plain and far and points.device.type == "cpu"
 
         def write(rows: slice) -> None:
             if in_float32:
                 features = self._features[rows]
                 norms = lengths(features)
-                if float(norms.min()) > _SHORTEST and float(norms.max()) < _LONGEST:
+                shortest, longest = norms.aminmax()
+                if float(shortest) > _SHORTEST and float(longest) < _LONGEST:
                     torch.addcmul(shift, features, norms.reciprocal_(), out=points[rows])
                     return
             points[rows] = self._unit(rows, self._working(rows), exact=False).sub_(origin)

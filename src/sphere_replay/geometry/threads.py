@@ -29,6 +29,9 @@ _AHEAD = 3
 _AT_ONCE = 2
 """Threads that hand pieces out, for callers that need not wait for each other."""
 
+_NAME = "sphere-replay"
+"""What names of our threads begin with."""
+
 _OWN = threading.local()
 
 
@@ -92,17 +95,35 @@ def undisturbed(work: Callable[[], Result], size: int, device: torch.device) -> 
     """
     threads = usable()
     if threads == 1 or device.type != "cpu":
-        if not torch.is_autocast_enabled(device.type):
-            return work()
-        with torch.autocast(device.type, enabled=False):
-            return work()
+        return _without_autocast(work, device)
+    short = runs_alone(size)
+    if short and _nobody_else():
+        # It is done sooner than another thread would have woken up.
+        torch.set_num_threads(1)
+        try:
+            return _without_autocast(work, device)
+        finally:
+            torch.set_num_threads(threads)
 
     def whole(spread_over: int) -> Result:
         _OWN.usable = spread_over
         return work()
 
-    spread_over = 1 if runs_alone(size) else threads
+    spread_over = 1 if short else threads
     return _pools(threads).whole.submit(_in_our_mode(whole), spread_over).result()
+
+
+def _without_autocast(work: Callable[[], Result], device: torch.device) -> Result:
+    if not torch.is_autocast_enabled(device.type):
+        return work()
+    with torch.autocast(device.type, enabled=False):
+        return work()
+
+
+def _nobody_else() -> bool:
+    """Whether no thread but ours could take torch's setting of the moment for its own."""
+    this = threading.current_thread()
+    return all(thread is this or thread.name.startswith(_NAME) for thread in threading.enumerate())
 
 
 def _in_our_mode(work: Callable[[Piece], Result]) -> Callable[[Piece], Result]:
@@ -126,8 +147,8 @@ def _pools(threads: int) -> _Pools:
         torch.set_num_threads(1)
         ready.wait()
 
-    pieces = ThreadPoolExecutor(threads, thread_name_prefix="sphere-tiles")
-    whole = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sphere")
+    pieces = ThreadPoolExecutor(threads, thread_name_prefix=f"{_NAME}-tiles")
+    whole = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix=_NAME)
     for pool in [pieces] * threads + [whole] * _AT_ONCE:
         pool.submit(settle)
     ready.wait()
