@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from benchmarks import harness
-from benchmarks.harness import Benchmark, Cell, at_least, at_most, column, named, option, whole
+from benchmarks.harness import Benchmark, Cell, at_least, at_most, column, option, whole
 from benchmarks.rendering import Progress
 from benchmarks.timing import milliseconds, peak_memory
 from sphere_replay.allocation import Allocation, Sphere, allocate
@@ -32,6 +33,8 @@ DIM, BATCH = 128, 64
 _PER_CLASS, _MOST_CLASSES = 1000, 1000
 _SPREAD, _DECAY = 0.6, -0.75
 """Of a class around its center, and of its extents from the longest direction on."""
+_WRONG = 0.4
+"""Of the labels."""
 _ONE_IN = 100
 """One memory of so many is new when they are scored again."""
 
@@ -51,7 +54,7 @@ class Plan(harness.Plan):
 
 def measure(plan: Plan, progress: Progress) -> Iterator[Cell]:
     """Allocations, then the certificate, then the memory."""
-    progress.expect(len(plan.sizes) + 3 + 2 * plan.trials + 1)
+    progress.expect(len(plan.sizes) + 4 + 2 * plan.trials + 1)
     before: Cell | None = None
     for kind, size in [*(("classes", m) for m in sorted(plan.sizes)), ("normal", min(plan.sizes))]:
         progress(f"m = {size}, {kind}")
@@ -61,6 +64,8 @@ def measure(plan: Plan, progress: Progress) -> Iterator[Cell]:
             cell["growth"] = grown / math.log(cell["m"] / before["m"])
         before = cell
         yield cell
+    progress(f"m = {max(plan.sizes)}, calibrated")
+    yield _allocation("classes", max(plan.sizes), "calibrated")
     middle = sorted(plan.sizes)[len(plan.sizes) // 2]
     progress(f"m = {middle}, again")
     yield _again(middle)
@@ -70,44 +75,59 @@ def measure(plan: Plan, progress: Progress) -> Iterator[Cell]:
     yield from _memory(plan)
 
 
-def inputs(kind: str, size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """δ `[m]` and h `[m, 128]`: increments that vary over feature space, noise, and some spikes."""
+class Inputs(NamedTuple):
+    """What an allocation is made of."""
+
+    increments: Tensor
+    """δ `[m]`: they vary over feature space, with noise and some spikes."""
+    features: Tensor
+    """h `[m, 128]`."""
+    labels: Tensor
+    """Classes `[m]`, of which 40% are wrong."""
+
+
+def inputs(kind: str, size: int, seed: int = 0) -> Inputs:
+    """So many memories of `classes`, or `normal` ones."""
     generator = torch.Generator().manual_seed(seed)
     draw = partial(torch.randn, generator=generator)
     features = draw(size, DIM)
+    classes = min(_MOST_CLASSES, max(1, size // _PER_CLASS))
+    belongs = torch.randint(classes, (size,), generator=generator)
     if kind == "classes":
         extents = torch.arange(1, DIM + 1) ** _DECAY
         turn = torch.linalg.qr(draw(DIM, DIM)).Q * (extents * math.sqrt(DIM) / extents.norm())
-        centers = draw(min(_MOST_CLASSES, max(1, size // _PER_CLASS)), DIM)
-        belongs = torch.randint(len(centers), (size,), generator=generator)
+        centers = draw(classes, DIM)
         parts = (torch.split(each, 1 << 14) for each in (features, belongs))
         for part, labels in zip(*parts, strict=True):
             part.copy_(centers[labels] + _SPREAD * part @ turn.T)
     risk = 0.3 * features @ draw(DIM) / features.norm(dim=1)
     spikes = torch.rand(size, generator=generator) * (torch.rand(size, generator=generator) < 0.05)
-    return risk + 0.1 * draw(size) + spikes, features
+    wrong = torch.rand(size, generator=generator) < _WRONG
+    others = torch.randint(classes, (size,), generator=generator)
+    return Inputs(risk + 0.1 * draw(size) + spikes, features, torch.where(wrong, others, belongs))
 
 
-def workload(kind: str, size: int) -> Callable[[], object]:
-    """An allocation on inputs of its own, for `peak_memory`."""
-    increments, features = inputs(kind, size)
-    return lambda: allocate(increments, features, geometry="cells")
+def workload(kind: str, size: int, recipe: str) -> Callable[[], Allocation]:
+    """An allocation on inputs of its own."""
+    increments, features, labels = inputs(kind, size)
+    chosen = Sphere.calibrated() if recipe == "calibrated" else Sphere.vision()
+    votes = labels if chosen.agreement > 0 else None
+    return lambda: allocate(increments, features, chosen, labels=votes, geometry="cells")
 
 
-def _allocation(kind: str, size: int) -> Cell:
-    increments, features = inputs(kind, size)
+def _allocation(kind: str, size: int, recipe: str = "vision") -> Cell:
+    work = workload(kind, size, recipe)
     start = perf_counter()
-    found = allocate(increments, features, geometry="cells")
+    found = work()
     seconds = perf_counter() - start
-    del features
+    del work
     assert found.error is not None
     assert isinstance(found.geometry, CellGeometry)
     plans = [found.geometry.plan(eps).why.partition(":")[0] for eps in (found.eps_s, found.eps_t)]
-    peak = peak_memory(
-        f"{__name__}:workload", {"kind": kind, "size": size}, {"kind": kind, "size": 1000}
-    )
+    options = {"kind": kind, "recipe": recipe}
+    peak = peak_memory(f"{__name__}:workload", {**options, "size": size}, {**options, "size": 1000})
     return {
-        "figure": f"allocate, {kind}",
+        "figure": f"allocate, {kind}" + (f", {recipe}" if recipe != "vision" else ""),
         "m": size,
         "seconds": seconds,
         "peak_mib": peak,
@@ -118,9 +138,9 @@ def _allocation(kind: str, size: int) -> Cell:
 
 def _again(size: int) -> Cell:
     """A rescoring of memories that are mostly the same: who is, stays in the same cell."""
-    increments, features = inputs("classes", size)
+    increments, features, _ = inputs("classes", size)
     before = allocate(increments, features, geometry="cells").grouping
-    fresh = inputs("classes", size, seed=1)[1][: size // _ONE_IN]
+    fresh = inputs("classes", size, seed=1).features[: size // _ONE_IN]
     features[torch.arange(len(fresh)) * _ONE_IN] = fresh
     start = perf_counter()
     found = allocate(increments, features, geometry="cells", grouping=before)
@@ -141,7 +161,7 @@ def _coverage(kind: str, plan: Plan, progress: Progress) -> Cell:
         progress(f"certificate, {kind}, {trial + 1} of {plan.trials}")
         memories, sample = divmod(trial, plan.samples)
         if sample == 0:
-            increments, features = inputs(kind, plan.trial_size, seed=memories + 1)
+            increments, features, _ = inputs(kind, plan.trial_size, seed=memories + 1)
             geometry = build_geometry(features, recipe.distance, kind="cells")
             delta = increments.to(accumulation_dtype(geometry.device))
             found, trace = solve(delta, geometry, recipe)
@@ -230,7 +250,7 @@ BENCHMARK = Benchmark(
             1.0,
             "% of certified total variation, classes",
             "certified",
-            where=named("allocate, classes"),
+            where=lambda cell: cell["figure"].startswith("allocate, classes"),
         ),
         at_most(1.2, "power of m that time grows with", "growth"),
         at_least(95.0, "% of true errors inside the certificate", "inside"),
@@ -239,7 +259,8 @@ BENCHMARK = Benchmark(
     quick_targets=False,
     legend=f"""
         Whole allocations with `Sphere.vision()`, d = {DIM}, float32, on all threads, cells and
-        certificate included; `growth` is over the size above. Features are `classes`: {_PER_CLASS}
+        certificate included; `growth` is over the size above. `calibrated` is `Sphere.calibrated()`
+        instead, with labels of which {_WRONG:.0%} are wrong. Features are `classes`: {_PER_CLASS}
         memories in each, up to {_MOST_CLASSES} classes, each class a cloud whose extents fall like
         the power {_DECAY} from the longest direction on; `normal` is standard normal. `how` is the
         way that the kernels took: sparse (near cells alone), low rank (moments), or mixed. MiB

@@ -14,11 +14,12 @@ from benchmarks.rendering import Progress
 def test_classes_have_neighbours_and_normal_features_have_none() -> None:
     shares = []
     for kind in ("classes", "normal"):
-        increments, features = inputs(kind, 3000)
+        increments, features, labels = inputs(kind, 3000)
         unit = torch.nn.functional.normalize(features, dim=1)
         squared = torch.cdist(unit, unit).square()
         shares.append(float(squared.kthvalue(6).values.median() / squared.median()))
         assert 0 < float((increments > 0).double().mean()) < 1
+        assert set(labels.tolist()) == {0, 1, 2}
     assert shares[0] < 0.25
     assert shares[1] > 0.5
 
@@ -33,6 +34,7 @@ def test_cells_say_how_far_and_how_often(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "growth" not in by_name["allocate, classes", 1000]
     assert "growth" in by_name["allocate, classes", 1500]
     assert by_name["allocate, normal", 1000]["certified"] >= 0
+    assert by_name["allocate, classes, calibrated", 1500]["how"] == "sparse"
     trial = by_name["certificate, classes", 1000]
     assert (trial["trials"], trial["inside"]) == (1, 100.0)
     assert trial["true"] <= trial["certified"]

@@ -171,10 +171,14 @@ def test_an_adaptive_optimizer_takes_the_virtual_step_with_its_own_rates() -> No
 
 
 def test_one_word_changes_the_selection_and_uniform_replay_never_scores() -> None:
-    model = Net()  # and no gradient: whoever scores would be told
-    uniform = Replay(remembered(), select="uniform", model=model, generator=generator(2))
+    model = Net()
+    uniform = Replay(remembered(), select="uniform", generator=generator(2))
     assert isinstance(uniform.engine.selection, Uniform)
     assert uniform.draw(4).scale == 1.0
+    with pytest.raises(ValueError, match="made without a model"):
+        _ = uniform.model
+    with pytest.raises(ValueError, match="pass model="):
+        Replay(remembered(), select="sphere", generator=generator(2), lr=0.1)
     learnt(model)
     for name in ("loss", "mir", "mir-top", "sphere"):
         replay = Replay(remembered(), select=name, model=model, lr=0.1, generator=generator(2))

@@ -6,7 +6,7 @@ tell which of the two a scale needs (see `pilot`). Row sums are positive: K_ii =
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -27,6 +27,8 @@ from sphere_replay.numeric import accumulation_dtype, median
 
 PAIRS = 1280
 """Memories near each one, about, whose kernel is exact; at least those of its own cell."""
+_WIDER = 1.5
+"""Times as many, where moments cannot carry the rest."""
 
 _NOTHING = 1e-30
 """Products below this stand for zero, where a memory's own part is left out."""
@@ -219,15 +221,19 @@ class CellGeometry:
         return Moments(self.cells)
 
     def _planned(self, eps: float) -> Plan:
-        return self._plan_of([self.cells.near(self._pairs), self.cells.near(0)], eps * self.unit)
+        nears = [self.cells.near(self._pairs), self.cells.near(0)]
+        wider = partial(self.cells.near, int(_WIDER * self._pairs))
+        return self._plan_of(nears, eps * self.unit, wider)
 
-    def _plan_of(self, nears: Sequence[Tensor], raw: float) -> Plan:
+    def _plan_of(
+        self, nears: Sequence[Tensor], raw: float, wider: Callable[[], Tensor] | None = None
+    ) -> Plan:
         def far(near: Tensor) -> Far:
             return Far(self.cells, self._moments, raw, near, root=self._root)
 
         places = self._evenly(PILOTS)
         pilots = Pilots(places, partial(self._rows, places))
-        return planned(pilots, raw, self.cells.cell_of, nears, far)
+        return planned(pilots, raw, self.cells.cell_of, nears, far, wider)
 
     def _near(self, eps: float, stacked: Tensor, near: Tensor, *, others_only: bool) -> Tensor:
         """Products `[m, p]` over pairs of near cells, each pair once for both its cells."""

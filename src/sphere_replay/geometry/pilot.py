@@ -64,6 +64,7 @@ def planned(
     cell_of: Tensor,
     nears: Sequence[Tensor],
     far: Callable[[Tensor], Far],
+    wider: Callable[[], Tensor] | None = None,
 ) -> Plan:
     """The cheapest way that is accurate on the pilot rows.
 
@@ -73,12 +74,19 @@ def planned(
         cell_of: Cell of each place, `[m]`.
         nears: Which pairs of cells could be exact, the most first, the least last.
         far: Carries the pairs that are not near.
+        wider: More pairs that could be exact, where moments are no closer than nothing; without it,
+            moments are taken as they are.
     """
     places = pilots.places
     by_cell, squares = _sums(pilots, eps, cell_of, len(nears[0]))
     total = by_cell.sum(dim=1)
     measured = f"N_eff {median(total.square() / squares):.0f} of {len(cell_of)}"
-    shares = [(by_cell * ~near[cell_of[places]]).sum(dim=1) / total for near in nears]
+
+    def beyond(near: Tensor) -> Tensor:
+        """The share of each pilot's kernel that is not near."""
+        return (by_cell * ~near[cell_of[places]]).sum(dim=1) / total
+
+    shares = [beyond(near) for near in nears]
     least = float(shares[0].mean())
     if least < _NEGLIGIBLE:
         return Plan(nears[0], None, least, f"sparse: {measured}, near cells hold all of it")
@@ -92,9 +100,11 @@ def planned(
             return Plan(nears[-1], lean.fitted(fit.level, fit.tilt), most, why)
     wide = far(nears[0])
     fit = _fit(*wide.sums(places), shares[0], total)
-    if len(nears) > 1 and fit.error >= least:  # no closer than without them
-        left = f"{100 * least:.2g}% is left out, moments would be {fit.error:.1e} off the sums"
-        return Plan(nears[0], None, least, f"sparse: {measured}, {left}")
+    if wider is not None and fit.error >= least:  # no closer than without them
+        near = wider()
+        left = float(beyond(near).mean())
+        without = f"{100 * left:.2g}% is left out, moments would be {fit.error:.1e} off the sums"
+        return Plan(near, None, left, f"sparse: {measured}, {without}")
     part = f"{100 * least:.2g}% by moments, {fit.error:.1e} off the sums"
     why = f"mixed: {measured}, near cells exactly and {part}"
     return Plan(nears[0], wide.fitted(fit.level, fit.tilt), least, why)

@@ -43,7 +43,8 @@ class Replay:
         memory: What there is to replay.
         select: Name of a selection (`uniform`, `loss`, `mir`, `sphere`, ...), a selection, or a
             recipe.
-        model: The model that trains; wrappers of data parallelism are looked through.
+        model: The model that trains; wrappers of data parallelism are looked through. Selections
+            that score nothing (`uniform`) do without.
         generator: The only source of candidates, draws and shuffles.
         optimizer: Takes the virtual step, on a copy of its state. None: plain SGD of length `lr`.
         lr: Length of the virtual step; the optimizer's own learning rates unless given.
@@ -68,8 +69,8 @@ class Replay:
         self,
         memory: Memory,
         *,
-        model: nn.Module,
         generator: torch.Generator,
+        model: nn.Module | None = None,
         select: str | Selection | Sphere = "sphere",
         optimizer: torch.optim.Optimizer | None = None,
         lr: float | None = None,
@@ -103,10 +104,11 @@ class Replay:
             unit_mass=unit_mass,
             economy=economy,
         )
-        self.model = bare(model)
-        """What trains, without wrappers."""
+        self._model = None if model is None else bare(model)
         self._forward = None
         if select.needs_scores:
+            if model is None:
+                raise ValueError("memories are scored with the model that trains: pass model=")
             if optimizer is None and lr is None:
                 raise ValueError(
                     "scoring looks one update ahead: pass optimizer=, or lr= for a step of SGD"
@@ -117,6 +119,13 @@ class Replay:
         self._lr, self._loss, self._scaler = lr, loss, scaler
         self._inputs, self._targets, self._prepare = inputs, targets, prepare
         self._warned = False
+
+    @property
+    def model(self) -> nn.Module:
+        """What trains, without wrappers."""
+        if self._model is None:
+            raise ValueError("this replay scores nothing, and was made without a model")
+        return self._model
 
     @property
     def memory(self) -> Memory:
@@ -130,7 +139,7 @@ class Replay:
     def draw(self, count: int) -> Draw:
         """Memories to replay, after `backward()` on the stream loss."""
         scales = self._scaler is not None and self._scaler.is_enabled()
-        if scales and not finite_gradients(self.model):
+        if scales and self._model is not None and not finite_gradients(self._model):
             # The scaler is going to skip this update: whatever is drawn now changes nothing.
             return self.engine.draw_uniformly(count)
         return self.engine.draw(count, self._score, self._labels)
