@@ -27,8 +27,8 @@ from sphere_replay.numeric import accumulation_dtype, median
 
 PAIRS = 1280
 """Memories near each one, about, whose kernel is exact; at least those of its own cell."""
-_WIDER = 1.5
-"""Times as many, where moments cannot carry the rest."""
+_WIDER = 2
+"""Times as many, where that leaves nothing, or moments cannot carry the rest."""
 
 _NOTHING = 1e-30
 """Products below this stand for zero, where a memory's own part is left out."""
@@ -222,7 +222,7 @@ class CellGeometry:
 
     def _planned(self, eps: float) -> Plan:
         nears = [self.cells.near(self._pairs), self.cells.near(0)]
-        wider = partial(self.cells.near, int(_WIDER * self._pairs))
+        wider = partial(self.cells.near, _WIDER * self._pairs)
         return self._plan_of(nears, eps * self.unit, wider)
 
     def _plan_of(

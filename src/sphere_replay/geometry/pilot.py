@@ -17,8 +17,10 @@ PILOTS = 64
 
 _PLACES_AT_ONCE = 1 << 13
 """Memories whose costs to the pilots are held."""
-_NEGLIGIBLE = 1e-5
+_NEGLIGIBLE = 3e-5
 """A share of the kernel's mass that may be left out."""
+_NEARLY = 1e-3
+"""A share that more near pairs may make negligible; they take less time than moments."""
 _ACCURATE = 2e-4
 """Mean relative error of row sums at which moments alone will do."""
 _TYPICAL, _STEEPEST, _TINY = 1e-4, 0.5, 1e-30
@@ -74,8 +76,8 @@ def planned(
         cell_of: Cell of each place, `[m]`.
         nears: Which pairs of cells could be exact, the most first, the least last.
         far: Carries the pairs that are not near.
-        wider: More pairs that could be exact, where moments are no closer than nothing; without it,
-            moments are taken as they are.
+        wider: More pairs that could be exact, for kernels that these nearly hold, or that moments
+            are no closer to than nothing; without it, moments are taken as they are.
     """
     places = pilots.places
     by_cell, squares = _sums(pilots, eps, cell_of, len(nears[0]))
@@ -90,6 +92,11 @@ def planned(
     least = float(shares[0].mean())
     if least < _NEGLIGIBLE:
         return Plan(nears[0], None, least, f"sparse: {measured}, near cells hold all of it")
+    if wider is not None and least < _NEARLY:
+        left = float(beyond(wider()).mean())
+        if left < _NEGLIGIBLE:
+            why = f"sparse: {measured}, near cells and the next hold all of it"
+            return Plan(wider(), None, left, why)
     if len(nears) > 1:
         lean = far(nears[-1])
         fit = _fit(*lean.sums(places), shares[-1], total)
@@ -101,10 +108,9 @@ def planned(
     wide = far(nears[0])
     fit = _fit(*wide.sums(places), shares[0], total)
     if wider is not None and fit.error >= least:  # no closer than without them
-        near = wider()
-        left = float(beyond(near).mean())
+        left = float(beyond(wider()).mean())
         without = f"{100 * left:.2g}% is left out, moments would be {fit.error:.1e} off the sums"
-        return Plan(near, None, left, f"sparse: {measured}, {without}")
+        return Plan(wider(), None, left, f"sparse: {measured}, {without}")
     part = f"{100 * least:.2g}% by moments, {fit.error:.1e} off the sums"
     why = f"mixed: {measured}, near cells exactly and {part}"
     return Plan(nears[0], wide.fitted(fit.level, fit.tilt), least, why)
