@@ -162,6 +162,29 @@ def test_from_sweep_to_table_and_pictures(
     assert out.startswith("method,column,metric,mean")
 
 
+def test_a_table_tells_what_its_runs_have_beyond_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, saved = tmp_path / "runs", tmp_path / "results" / "digits.json"
+    other = ["--limit", "200", "--set", "optimizer.momentum=0.5"]
+    some = ["--methods", "ER + SPHERE", "--columns", "40%", "--seeds", "1", "--quiet"]
+    assert main(["sweep", "digits", *some, *other, "--out", str(runs), "--save", str(saved)]) == 0
+    capsys.readouterr()
+    _, kept, _ = run(capsys, "table", "digits", "--results", str(saved.parent))
+    _, found, _ = run(capsys, "table", "digits", "--runs", str(runs), "--seeds", "1", *other)
+    for out in (kept, found):
+        assert out.splitlines()[0].endswith(" (optimizer.momentum 0.5, limit 200)")
+    code, _, err = run(capsys, "table", "digits", "--runs", str(runs), "--seeds", "1")
+    assert code == 2
+    assert (
+        "1 runs there have the same names, but other settings (there: limit 200, "
+        "optimizer.momentum 0.5; add --limit 200 --set optimizer.momentum=0.5)"
+    ) in err
+    limited = ["--limit", "300", "--set", "optimizer.momentum=0.5", "--seeds", "1"]
+    _, _, err = run(capsys, "table", "digits", "--runs", str(runs), *limited)
+    assert "(there: limit 200; add --limit 200)" in err
+
+
 def test_a_failed_run_is_reported_and_stops_nobody(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,16 +12,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sphere_replay.allocation import Allocation, Control, Sphere, allocate
     from sphere_replay.memory import Memory
-    from sphere_replay.replay import Replay
+    from sphere_replay.replay import Economy, Replay
 
 __version__ = "0.1.0"
 
-__all__ = ["Allocation", "Control", "Memory", "Replay", "Sphere", "__version__", "allocate"]
+__all__ = [
+    "Allocation",
+    "Control",
+    "Economy",
+    "Memory",
+    "Replay",
+    "Sphere",
+    "__version__",
+    "allocate",
+]
 
 _ROOMS = {
     **dict.fromkeys(("Allocation", "Control", "Sphere", "allocate"), "allocation"),
     "Memory": "memory",
-    "Replay": "replay",
+    **dict.fromkeys(("Economy", "Replay"), "replay"),
 }
 """Where the public names live; torch is loaded with the first of them, not with the package."""
 

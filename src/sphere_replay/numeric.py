@@ -3,10 +3,21 @@
 import torch
 from torch import Tensor
 
+_GOLDEN = (5**0.5 - 1) / 2
+
 
 def accumulation_dtype(device: torch.device) -> torch.dtype:
     """float64 for everything that is only m numbers long, except where the device has none."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def spread(size: int, count: int) -> Tensor:
+    """About `count` of `size` places, ascending, without a period that classes may come in."""
+    if count >= size:
+        return torch.arange(size, device="cpu")
+    turns = torch.arange(count, dtype=torch.float64, device="cpu") * _GOLDEN % 1
+    places: Tensor = torch.unique((turns * size).long())
+    return places
 
 
 def median(values: Tensor) -> float:

@@ -118,6 +118,20 @@ def disagreement(rank: int, ranks: int) -> list[str]:
             allocate_sharded(increment[own], feature[own], labels=own_labels)
         except ValueError as error:
             told.append(str(error))
+    for options in (
+        {"recipe": Sphere.vision(alpha=0.2 if odd else 0.5)},
+        {"running_scale": None if odd else 1.0},
+        {"generator": seeded(rank), "recipe": Sphere.vision(control="permuted")},
+    ):
+        try:
+            allocate_sharded(increments[own], features[own], **options)
+        except ValueError as error:
+            told.append(str(error))
+    given: Any = features[own].tolist() if odd else features[own]
+    try:
+        allocate_sharded(increments[own], given)
+    except ValueError as error:
+        told.append(str(error))
     return told
 
 

@@ -11,12 +11,13 @@ from sphere_replay import Allocation, Sphere, allocate
 from sphere_replay.allocation import Control, FixedScales
 from sphere_replay.allocation.allocate import solve
 from sphere_replay.allocation.backing import Strength
-from sphere_replay.allocation.certificate import certify
+from sphere_replay.allocation.certificate import _Terms, certify
 from sphere_replay.geometry import (
     CellGeometry,
     Geometry,
     SquaredEuclidean,
     build_geometry,
+    exact_rows,
 )
 from tensors import seeded
 
@@ -100,6 +101,8 @@ def test_whatever_is_wrong_with_a_kernel_lies_inside(name: str, level: float) ->
         )
         assert found.error is not None
         assert variation(found, true) <= found.error.total_variation + 1e-6
+        off = abs(found.mass - true.mass)
+        assert off <= found.error.total_variation * found.mass + 1e-6
         assert found.error.total_variation <= 40 * level + 1e-4
 
 
@@ -157,6 +160,34 @@ def test_nothing_at_risk_leaves_nothing_to_certify() -> None:
     nothing = allocate(torch.zeros(SIZE), features, geometry="cells")
     assert nothing.error is not None
     assert nothing.error.total_variation == 0.0
+
+
+def test_support_as_it_is_has_a_certificate_at_temperature_zero() -> None:
+    increments, features, _ = memories(0)
+    recipe = replace(Sphere(eps_s=0.3, eps_t=0.3, tau=0.0), control=Control.NO_TRANSPORT)
+    found = allocate(increments, Noisy(features, 0.03, 0), recipe)
+    true = allocate(increments, features, recipe)
+    assert found.error is not None
+    assert found.temperature == 0
+    assert 0 < variation(found, true) <= found.error.total_variation < 0.1
+
+
+def test_a_sample_is_as_unsure_as_it_should_be() -> None:
+    increments, features, _ = memories(0)
+    delta, recipe = increments.double(), Sphere.vision()
+    noisy: Geometry = Noisy(features, 0.1, 0)
+    found, trace = solve(delta, noisy, recipe)
+
+    rows = exact_rows(noisy)
+    assert rows is not None
+    terms = _Terms(rows, found, trace, delta, recipe, None)
+    terms.level(torch.arange(SIZE))
+    whole = float(terms.of(torch.arange(SIZE)).sum()) + terms.missed
+    errors = [certify(found, trace, delta, noisy, recipe, seed=seed) for seed in range(100)]
+    bounds = [error.total_variation for error in errors if error is not None]
+    # The mean of a sample is as often below what all rows add up to as above.
+    assert sum(bound >= whole for bound in bounds) >= 95
+    assert sum(bounds) / 100 < 1.4 * whole
 
 
 def test_backing_is_certified_where_no_loss_would_rise() -> None:

@@ -102,11 +102,16 @@ def test_what_is_wrong_on_one_rank_is_said_on_all(results: list[dict[str, Any]])
 
 def test_ranks_that_disagree_are_shown_to_all(results: list[dict[str, Any]]) -> None:
     for part in results:
-        precision, increments, labels = part["disagreement"]
+        precision, increments, labels, recipes, scales, states, lists = part["disagreement"]
         assert "features differ between ranks" in precision
         assert "torch.bfloat16" in precision
         assert "torch.float64 and no labels" in increments
         assert "torch.float32 and labels" in labels
+        assert "recipes differ between ranks" in recipes
+        assert "alpha=0.2" in recipes
+        assert "running scales differ between ranks: 1.0, None, 1.0, 1.0" in scales
+        assert "states of generators differ" in states
+        assert "rank 1" in lists
 
 
 def test_a_rank_that_dies_ends_all_with_a_message(folder: Path) -> None:

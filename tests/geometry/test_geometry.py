@@ -269,6 +269,22 @@ def test_kernel_scales(kind: str, distance: str, features: Tensor, dtype: torch.
     assert PermutedGeometry(geometry, places).kernel_scales([4.0]) == geometry.kernel_scales([4.0])
 
 
+def test_kernel_scales_know_neither_budget_nor_the_period_that_classes_come_in() -> None:
+    """One class in ten is tight: a sample of it alone would have another scale altogether."""
+    tight = torch.arange(2560) % 10 == 0
+    features = random(10, 12).repeat(256, 1) + random(2560, 12, seed=1) * torch.where(
+        tight, 0.01, 0.5
+    ).unsqueeze(1)
+    (eps,) = build_geometry(features).kernel_scales([8.0])
+    shuffled = features[torch.randperm(2560, generator=seeded())]
+    assert build_geometry(shuffled).kernel_scales([8.0])[0] == pytest.approx(eps, rel=0.15)
+    tiled = build_geometry(features, budget=1 << 20)
+    assert isinstance(tiled, TiledGeometry)
+    assert tiled.kernel_scales([8.0])[0] == pytest.approx(eps, rel=1e-4)
+    cells = build_geometry(features, kind="cells")
+    assert cells.kernel_scales([8.0])[0] == pytest.approx(eps, rel=1e-3)
+
+
 def test_kernel_scales_far_below_float32_rounding(kind: str) -> None:
     generator = seeded()
     center = torch.randn(1, 6, generator=generator, dtype=torch.float64)

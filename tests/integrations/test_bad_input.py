@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from transformers import Qwen2ForSequenceClassification, Trainer
 
-from integrations.training import trainer
+from integrations.training import KINDS, trainer
 from language import tiny
+from sphere_replay.allocation import Sphere
+from sphere_replay.errors import ConfigError
 from sphere_replay.integrations.transformers import ReplayArguments, SphereCallback
 
 
@@ -89,6 +91,56 @@ def test_targets_that_the_collator_masks_are_a_warning_and_then_an_error() -> No
     replay.keep_rows(masked)
     with pytest.raises(ValueError, match="none of the first 120 examples"):
         replay.admit()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "callback"])
+def test_free_text_has_no_labels_to_vote_on(tmp_path: Path, kind: str) -> None:
+    arguments = ReplayArguments(select="sphere-calibrated", capacity=70, pool=64)
+    training = _on_answers(tmp_path, kind, arguments, distinct=80)
+    with pytest.raises(ConfigError, match="free text: most of the 80 that were looked at occur"):
+        training.train()
+    assert training.state.global_step == 0
+
+
+@pytest.mark.parametrize(
+    ("select", "distinct"),
+    [("sphere", 80), (Sphere.calibrated(agreement=0), 80), ("sphere-calibrated", 40)],
+)
+def test_labels_and_who_asks_for_none_are_trained_on(
+    tmp_path: Path, select: Any, distinct: int
+) -> None:
+    arguments = ReplayArguments(select=select, capacity=70, pool=64)
+    training = _on_answers(tmp_path, "causal", arguments, distinct)
+    training.train()
+    assert training.state.global_step == 1
+
+
+def test_free_text_that_comes_as_a_stream_is_left_to_the_memories(tmp_path: Path) -> None:
+    arguments = ReplayArguments(select="sphere-calibrated", capacity=70, pool=64)
+    training = _on_answers(tmp_path, "causal", arguments, distinct=80)
+    training.train_dataset = training.train_dataset.to_iterable_dataset()
+    training.train()
+    assert training.state.global_step == 1
+
+
+def _on_answers(folder: Path, kind: str, arguments: ReplayArguments, distinct: int) -> Any:
+    """A training on 80 examples with so many different answers."""
+    callback = {"base": Trainer, "callbacks": [SphereCallback(arguments)]}
+    training = trainer(
+        "causal" if kind == "callback" else kind,
+        folder,
+        **(callback if kind == "callback" else {"replay": arguments}),
+        examples_=80,
+        max_steps=1,
+    )
+
+    def answered(row: dict[str, Any], index: int) -> dict[str, Any]:
+        high, low = divmod(index % distinct, 50)
+        names = [name for name in ("input_ids", "labels") if name in row]
+        return {name: [*row[name][:-2], 2 + high, 2 + low] for name in names}
+
+    training.train_dataset = training.train_dataset.map(answered, with_indices=True)
+    return training
 
 
 def test_a_task_column_must_exist(tmp_path: Path) -> None:

@@ -65,6 +65,14 @@ def test_free_text_has_no_answers_to_share() -> None:
     assert memory.answers(torch.arange(40, 100)) is not None  # too few to tell
 
 
+def test_a_task_of_many_labels_is_no_free_text() -> None:
+    memory = TokenMemory(64, generator=generator_for(0, "admission"))
+    tokens = [*range(44), *range(20)]  # as 64 examples of 77 labels are likely to be
+    rows = [{"input_ids": torch.tensor([1]), "labels": torch.tensor([token])} for token in tokens]
+    memory.add(rows, [0] * 64)
+    assert memory.answers(torch.arange(64)) is not None
+
+
 def test_what_is_stored_is_a_copy() -> None:
     memory = TokenMemory(4, generator=generator_for(0, "admission"))
     batch = torch.zeros(1000, dtype=torch.int64)

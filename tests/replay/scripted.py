@@ -76,7 +76,7 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Given:
-    """Weights as the scorer gives them, and a mass; remembers the running scales it was told."""
+    """Weights as the scorer gives them, over a mass; remembers the running scales it was told."""
 
     mass: float = 1.0
     needs_scores = True
@@ -89,7 +89,8 @@ class Given:
         self, scores: Scores, running_scale: float | None, generator: torch.Generator
     ) -> Weighting:
         self.told.append(running_scale)
-        return Weighting(scores.increments, self.mass, (running_scale or 0.0) + 1.0)
+        weights = scores.increments * (self.mass / scores.increments.sum().clamp(min=1e-9))
+        return Weighting(weights, self.mass, (running_scale or 0.0) + 1.0)
 
 
 def no_scores(slots: Tensor, *, increments: bool = True) -> Scores:

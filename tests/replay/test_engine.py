@@ -27,6 +27,7 @@ from sphere_replay.replay import (
     MirTop,
     SphereSelection,
     Uniform,
+    Weighting,
 )
 from sphere_replay.scoring import Scores
 
@@ -211,6 +212,28 @@ def test_without_any_weight_the_draw_is_uniform_and_counts_nothing() -> None:
     scorer = Scorer(torch.zeros(4))
     assert_drawn_by([1.0] * 4, frequencies(replay, scorer, 4))
     assert replay.draw(2, scorer).scale == 0.0
+
+
+@pytest.mark.parametrize(
+    ("weighting", "told"),
+    [
+        (torch.ones(4), "must return a Weighting, got Tensor"),
+        (Weighting(torch.full((3,), 1 / 3)), r"one weight per scored memory is expected, \[4\]"),
+        (Weighting(torch.tensor([0.5, torch.nan, 0.5, 0.0])), "finite and not negative"),
+        (Weighting(torch.tensor([1.5, -0.5, 0.0, 0.0])), "finite and not negative"),
+        (Weighting(torch.ones(4)), "the sum is 4, the mass 1"),
+    ],
+)
+def test_weights_that_no_draw_can_be_made_by_are_refused(weighting: Weighting, told: str) -> None:
+    class Odd(Given):
+        def weigh(
+            self, scores: Scores, running_scale: float | None, generator: torch.Generator
+        ) -> Weighting:
+            return weighting
+
+    replay = Engine(filled(4), Odd(), generator=generator())
+    with pytest.raises(ValueError, match=f"selection Odd: .*{told}"):
+        replay.draw(2, Scorer(torch.ones(4)))
 
 
 @pytest.mark.parametrize(("unit_mass", "scale"), [(False, 0.625), (True, 1.0)])

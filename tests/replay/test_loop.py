@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sphere_replay import Sphere, allocate
+from sphere_replay import Economy, Sphere, allocate
 from sphere_replay.memory import Memory
 from sphere_replay.numeric import median
 from sphere_replay.replay import Replay, SphereSelection, Uniform
@@ -389,6 +389,63 @@ def test_neighbours_vote_on_whole_numbers_of_any_kind(dtype: torch.dtype) -> Non
 def test_what_is_no_selection_is_named() -> None:
     with pytest.raises(TypeError, match="a selection or a recipe, got None"):
         Replay(remembered(), select=None, model=Net(), lr=0.1, generator=generator())  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_recipe_is_replayed_as_the_selection_of_its_name() -> None:
+    model = Net()
+    learnt(model)
+    by_name, by_recipe = (
+        Replay(remembered(), select=select, model=model, lr=0.1, generator=generator(2))
+        for select in ("sphere-calibrated", Sphere.calibrated())
+    )
+    assert by_recipe.engine.selection == by_name.engine.selection
+    assert by_recipe.engine.schedule.every == 16
+    assert by_recipe.draw(4).scale == 1.0
+
+
+def test_what_cannot_be_used_is_refused_at_once() -> None:
+    def made(**options: Any) -> None:
+        Replay(remembered(), model=Net(), **{"generator": generator(), "lr": 0.1, **options})
+
+    with pytest.raises(TypeError, match=r"must be a torch\.Generator, got 3"):
+        made(generator=3)
+    with pytest.raises(TypeError, match=r"such as Economy\(\), got True"):
+        made(economy=True)
+    with pytest.raises(ValueError, match="lr must be finite and not negative, got -1"):
+        made(lr=-1)
+
+
+def test_soft_targets_are_no_labels_to_vote_on() -> None:
+    memory, model = Memory(40, generator=generator(1)), Net()
+    memory.add(x=examples(50)[0], y=torch.rand(16, 4, generator=generator(3)))
+    learnt(model)
+    replay = Replay(
+        memory,
+        select="sphere-calibrated",
+        model=model,
+        lr=0.1,
+        loss=lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none"),
+        generator=generator(2),
+    )
+    with pytest.raises(ValueError, match="vote on labels, and these memories have none"):
+        replay.draw(4)
+
+
+def test_the_state_of_another_replay_is_refused() -> None:
+    def made(**options: Any) -> Replay:
+        settings: dict[str, Any] = {"select": SPHERE, "every": 3, **options}
+        return Replay(remembered(), model=Net(), lr=0.1, generator=generator(2), **settings)
+
+    state = made().state_dict()
+    made().load_state_dict(state)
+    for options, told in (
+        ({"every": 4}, "every: saved 3, now 4"),
+        ({"pool": 8}, "pool: saved None, now 8"),
+        ({"select": "uniform"}, r"select: saved SphereSelection.* now Uniform"),
+        ({"economy": Economy()}, "economy: saved None, now Economy"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            made(**options).load_state_dict(state)
 
 
 def test_a_scaler_that_is_switched_off_excuses_no_gradient() -> None:

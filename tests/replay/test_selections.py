@@ -258,5 +258,5 @@ def test_calibrated_weights_are_those_of_allocate_with_the_stored_labels() -> No
     assert expected.backing is not None
     assert weighting.details["backing"] == float(expected.backing.mean())
     assert weighting.details["label_noise"] == expected.label_noise
-    with pytest.raises(ValueError, match="pass labels"):
+    with pytest.raises(ValueError, match="vote on labels, and these memories have none"):
         weigh(selection_named("sphere-calibrated", RECIPE), replace(scores, labels=None))

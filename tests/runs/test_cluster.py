@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -165,3 +166,32 @@ def test_a_cluster_that_is_not_there_is_not_waited_for(
         words = ["sweep", "digits", "--seeds", "1", "--out", str(tmp_path), "--ray", address]
         assert main(words) == 2
         assert f"no Ray cluster at '{address}'" in capsys.readouterr().err
+
+
+def test_a_head_that_the_environment_names_is_not_waited_for_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[object] = []
+    idle = {"is_initialized": lambda: False, "init": lambda **options: begun.append(options)}
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(**idle, shutdown=lambda: None))
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        assert main(["sweep", "digits", "--seeds", "1", "--out", str(tmp_path), "--ray"]) == 2
+        assert f"no Ray cluster at $RAY_ADDRESS, '{address}'" in capsys.readouterr().err
+    assert not begun
+    monkeypatch.setenv("RAY_ADDRESS", "auto")  # whose head Ray looks for itself
+    with cluster._connected(""):
+        assert len(begun) == 1
+
+
+def test_without_ray_one_line_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert (
+        main(["sweep", "digits", "--seeds", "1", "--out", str(tmp_path), "--quiet", "--ray"]) == 2
+    )
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "this needs ray: pip install" in said.err

@@ -137,6 +137,10 @@ def test_mistakes_are_told_with_their_place(
         ("noise = 0.4", "noise = 4.0", "ER, 40%: noise must lie in [0, 1)"),
         ("limit = 120", "limt = 120", "ER, Clean: unknown setting 'limt'"),
         ('"select.temperature"', '"select.heat"', "hot, Clean: selection tempered: unknown option"),
+        ("\nselect.temp", "\nselect.tmp", "[grid]: hot: selection tempered: unknown option 'tmper"),
+        ("[0.5, 4.0]", '[0.5, "hot"]', "[grid]: hot: selection tempered: option temperature takes"),
+        ("\nselect.temperature", "\nheat", "[grid]: hot: a vision run has no setting 'heat'"),
+        ('baseline = "ER"', "", "[grid]: no method has a baseline"),
     ],
 )
 def test_validation_resolves_every_run(
@@ -148,6 +152,12 @@ def test_validation_resolves_every_run(
     file.write_text(WHOLE.replace(old, new))
     assert main(["validate", str(file)]) == 2
     assert f"sphere: {file}: {message}" in capsys.readouterr().err
+
+
+def test_the_page_shows_the_example() -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "experiments.md").read_text("utf-8")
+    example = EXAMPLE.with_name("experiment.toml").read_text("utf-8")
+    assert "```toml\n" + example[example.index("title =") :] + "```" in page
 
 
 def test_validation_takes_first_steps(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,11 +168,13 @@ def solve(
     eps_s, eps_t = recipe.scales.bandwidths(geometry)
     smoother = _smoother(recipe, geometry, eps_s, rounding)
     consensus = smoother.average(delta)
+    approximate = exact_rows(geometry) is not None
+    if approximate:  # an average lies among what it averages, whatever the kernel is off by
+        consensus = consensus.clamp(delta.min(), delta.max())
     support = consensus.clamp(min=0)
     temperature, scale = recipe.scales.temperature(delta, support, eps_t, running_scale)
     temperature = min(temperature, LARGEST_TEMPERATURE)
     target, value, log_reached = transport(geometry, eps_t, temperature, support)
-    approximate = exact_rows(geometry) is not None
     if approximate:
         target = _of_mass(target, 1.0)
     if temperature == 0:

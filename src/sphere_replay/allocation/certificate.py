@@ -15,8 +15,9 @@ at most twice its larger side. Where both are of mass one, as q̂ and q, that is
 any part of the memories; how far an approximation misses the mass of one is known, and added.
 
 Every other term is a sum over memories of something that one exact row of K and of E tells about
-one memory. So a sample of memories gives an unbiased estimate of the bound, and Student's t what it
-may be at most. Scales, temperature and agreement are those of the allocation; rounding is left out.
+one memory. So a sample of memories gives an unbiased estimate of the bound, and Student's t, with a
+correction for rare large terms, what it may be at most. The mass s_w is off by no larger a share.
+Scales, temperature and agreement are those of the allocation; rounding is left out.
 """
 
 import math
@@ -80,7 +81,11 @@ def certify(
     rows = exact_rows(geometry)
     if rows is None or recipe.control in UNCERTIFIED:
         return None
-    if result.temperature == 0 and result.agreement == 0:
+    if (
+        result.temperature == 0
+        and result.agreement == 0
+        and recipe.control is not Control.NO_TRANSPORT
+    ):
         return Certificate(0.0, 1.0, 0)  # uniform, whatever the kernel
     if result.mass == 0:
         return Certificate(1.0, 1.0, 0)  # nothing is left to compare
@@ -92,9 +97,18 @@ def certify(
     terms = _Terms(rows, result, trace, delta, recipe, labels)
     before = torch.randint(len(delta), (_ROWS_BEFORE,), generator=generator, device="cpu")
     terms.level(before.to(delta.device))
-    sampled = terms.of(chosen) / chances[chosen]
-    likely = sampled.mean() + _QUANTILE * sampled.std() / math.sqrt(ROWS) + terms.missed
-    return Certificate(min(1.0, float(likely)), _CONFIDENCE, ROWS)
+    likely = _upper_limit(terms.of(chosen) / chances[chosen]) + terms.missed
+    return Certificate(min(1.0, likely), _CONFIDENCE, ROWS)
+
+
+def _upper_limit(sampled: Tensor) -> float:
+    """What the mean of a skewed population is at most, by Chen's correction of Student's t."""
+    count, mean, deviation = len(sampled), sampled.mean(), sampled.std()
+    if deviation == 0:
+        return float(mean)
+    skewness = float(((sampled - mean) / deviation).pow(3).mean())
+    quantile = _QUANTILE + skewness * (1 + 2 * _QUANTILE**2) / (6 * math.sqrt(count))
+    return float(mean + max(quantile, _QUANTILE) * deviation / math.sqrt(count))
 
 
 def warn_if_poor(error: Certificate | None, size: int) -> None:
@@ -102,9 +116,9 @@ def warn_if_poor(error: Certificate | None, size: int) -> None:
     if error is not None and error.total_variation > POOR:
         warnings.warn(
             f"replay probabilities of {size} memories are certified to "
-            f"{error.total_variation:.0%} of total variation only: their kernel has no cheap "
-            f'approximation. Pass geometry="exact", which takes time in proportion to m², or '
-            f"score a pool of up to {EXACT_UP_TO} candidates, which is exact",
+            f"{error.total_variation:.0%} of total variation only, though the truth may be far "
+            f'better. Pass geometry="exact" to allocate(), which takes time in proportion to m², '
+            f"or pool= to Replay: up to {EXACT_UP_TO} candidates are exact",
             stacklevel=3,
         )
 

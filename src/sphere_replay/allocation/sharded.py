@@ -1,5 +1,6 @@
 """`allocate` where memories lie on several ranks: each gets the weights of its own."""
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -62,6 +63,10 @@ def allocate_sharded(
     """
     recipe = recipe or Sphere.vision()
     places = ShardedGeometry(features, recipe.distance, group=group)
+    places.ring.alike("recipes", repr(recipe))
+    places.ring.alike("running scales", str(running_scale))
+    state = b"none" if generator is None else bytes(generator.get_state().tolist())
+    places.ring.alike("states of generators", hashlib.sha256(state).hexdigest()[:8])
     problem = None
     try:
         increments = check_increments(increments)

@@ -57,7 +57,7 @@ class AnchoredPoints:
         self.finest_eps = float(torch.stack(points.of_units(relate)).max()) * _roundings()
         """Kernels of smaller scales would show rounding."""
 
-    def squared(self, rows: slice, columns: Sequence[slice]) -> Iterator[Tensor]:
+    def squared(self, rows: slice | Tensor, columns: Sequence[slice]) -> Iterator[Tensor]:
         """Squared distances `[len(rows), len(cols)]` for each of several adjacent slices."""
         adjacent = slice(columns[0].start, columns[-1].stop)
         left, right = self._table[rows], self._table[adjacent]

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from sphere_replay.geometry.calibration import sampled
 from sphere_replay.geometry.distances import Cosine, Distance, SquaredEuclidean
 from sphere_replay.geometry.grouping import Grouping
 from sphere_replay.geometry.large import CellGeometry, LowRankGeometry, SparseGeometry
@@ -60,8 +61,9 @@ class TiledGeometry(TileGeometry):
 
     def __init__(self, source: CostSource, budget: int = DEFAULT_BUDGET) -> None:
         super().__init__(source, keep_bytes=0, panel_bytes=budget // 16)
-        side = min(self._tile, self.size)
-        working = source.held_bytes + 2 * self._panel_bytes + 24 * side**2 * source.dtype.itemsize
+        side, number = min(self._tile, self.size), source.dtype.itemsize
+        panel = max(self._panel_bytes, sampled(self.size) * self.size * number)
+        working = source.held_bytes + 2 * panel + 24 * side**2 * number
         self._keep_bytes = max(0, budget - working)
 
 

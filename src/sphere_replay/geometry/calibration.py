@@ -38,6 +38,15 @@ the left goes to measure a slope, and how sharply the end of a plateau is found.
 _STEPS = 100
 
 
+_SAMPLE, _SAMPLE_OF_MANY, _MANY = 128, 32, 1 << 18
+"""Memories that settle a scale, and of more than so many."""
+
+
+def sampled(size: int) -> int:
+    """How many of `size` memories are asked for their N_eff."""
+    return _SAMPLE if size <= _MANY else _SAMPLE_OF_MANY
+
+
 class Scale(NamedTuple):
     """A kernel scale."""
 

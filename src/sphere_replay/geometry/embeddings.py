@@ -14,7 +14,7 @@ from torch.nn.functional import normalize, threshold
 
 from sphere_replay.geometry.scratch import working
 from sphere_replay.geometry.threads import in_order, slices
-from sphere_replay.numeric import accumulation_dtype
+from sphere_replay.numeric import accumulation_dtype, spread
 
 Result = TypeVar("Result")
 
@@ -25,7 +25,6 @@ _CHUNK_ELEMENTS = 1 << 18
 """Numbers that are measured and moved at a time: threads that share shorter work wait for each
 other."""
 _FEW, _SAMPLE = 64, 256
-_GOLDEN = (5**0.5 - 1) / 2
 _NEAR = 0.5
 """Squared length of a mean from which on unit rows count as near to it: 1 - this is their mean
 squared distance."""
@@ -77,7 +76,7 @@ class UnitRows:
         """The unit rows of these numbers, in float64."""
         return self._unit(rows)
 
-    def rows(self, rows: slice) -> Tensor:
+    def rows(self, rows: slice | Tensor) -> Tensor:
         """The unit rows `[len(rows), d]` in float64; not to be written to."""
         if self.held_bytes == 0:
             return self._unit(rows)
@@ -114,9 +113,8 @@ class UnitRows:
         return unit.mean(dim=0)
 
     def sample(self) -> Tensor:
-        """256 unit rows in float64, spread without the period that classes may come in."""
-        places = torch.arange(_SAMPLE, dtype=torch.float64) * _GOLDEN % 1 * len(self)
-        return self._unit(places.long().to(self._features.device))
+        """About 256 unit rows in float64."""
+        return self._unit(spread(len(self), _SAMPLE).to(self._features.device))
 
     def of_units(self, work: Callable[[slice, Tensor], Result]) -> list[Result]:
         """`work` on all unit rows in float64, up to a rounding, a block at a time.

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.linalg import vecdot
+from torch.nn.functional import threshold
 
 from sphere_replay.geometry.cells import Cells, costs_between
 from sphere_replay.geometry.moments import Moments
@@ -34,7 +35,7 @@ from sphere_replay.geometry.threads import in_order
 LEAST_EXPONENT, LARGEST_EXPONENT = -87.0, 30.0
 """exp() of less is no normal number; more is no correction any longer."""
 
-_TINY, _LEAST_REST = 1e-12, 1e-6
+_TINY, _LEAST_REST = 1e-12, 1e-5
 _TOLD_APART = 2048
 """Cells whose slopes are looked at one by one, from each memory: those with the largest part."""
 
@@ -296,7 +297,8 @@ def _spread(
         torch.addmm(shift[:, None], deviations, toward.T, beta=-1, out=seen)
         torch.mv(seen.clamp_(max=LARGEST_EXPONENT).exp_(), share[row], out=part)
         left[row] -= share[row] @ toward
-    rest = (1 - share.sum(dim=1)).clamp_(min=0)
+    # Where all cells are told apart, what is left is a rounding; what it is multiplied by is not.
+    rest = threshold(1 - share.sum(dim=1), _LEAST_REST, 0.0)
     other = members.along(left / rest.clamp(min=_LEAST_REST)[:, None]) - common + varied / 2
     total += rest[members.own_cell] * other.clamp_(max=LARGEST_EXPONENT).exp_()
     return total.clamp_(min=_TINY).log_()

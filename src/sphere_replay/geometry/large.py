@@ -13,8 +13,9 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from sphere_replay.geometry.calibration import scales_of_neighbors
+from sphere_replay.geometry.calibration import sampled, scales_of_neighbors
 from sphere_replay.geometry.cells import Cells, costs_between, squared_lengths
+from sphere_replay.geometry.dominant import dominant
 from sphere_replay.geometry.far import LEAST_EXPONENT, Far
 from sphere_replay.geometry.grouping import Grouping
 from sphere_replay.geometry.moments import Moments
@@ -23,7 +24,7 @@ from sphere_replay.geometry.pilot import PILOTS, Pilots, Plan, planned
 from sphere_replay.geometry.protocol import Neighborhood
 from sphere_replay.geometry.sources import PointSource
 from sphere_replay.geometry.threads import in_order, slices
-from sphere_replay.numeric import accumulation_dtype, median
+from sphere_replay.numeric import accumulation_dtype, median, spread
 
 PAIRS = 1280
 """Memories near each one, about, whose kernel is exact; at least those of its own cell."""
@@ -49,11 +50,12 @@ _ALL_SEARCHED, _SEARCHED = 32_768, 1024
 """Memories up to which all give their neighbour radii, and how many do of more than that."""
 _SEARCH_ROWS, _SEARCH_COLUMNS = 512, 1 << 14
 _MEDIAN_ROWS = 4096
-_SCALE_ROWS, _FEW_ROWS = 128, 32
 _PANEL_BYTES = 1 << 26
 
 _BAND = 30.0
 """Logarithms that one product in plain numbers can hold."""
+_BESIDE = 40.0
+"""Logarithms below which a number is less than a rounding of another."""
 _STEP = 1e-3
 """Relative step of the derivative behind mean distances."""
 
@@ -93,7 +95,12 @@ class CellGeometry:
         """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`; see `plan` for what is exact."""
         plan = self.plan(eps)
         stacked = vectors.reshape(self.size, -1).to(self.dtype)[self.cells.members]
+        apart = dominant(stacked)
+        if apart is not None:
+            stacked = apart.others
         result = self._near(eps * self.unit, stacked, plan.near, others_only=others_only)
+        if apart is not None:
+            result += apart.carried(self._rows, eps * self.unit, others_only=others_only)
         if plan.far is not None:
             result += plan.far.apply(stacked)
         if others_only:
@@ -101,15 +108,21 @@ class CellGeometry:
         return result[self.cells.places].reshape(vectors.shape)
 
     def apply_log_kernel(self, eps: float, log_vector: Tensor) -> Tensor:
-        """log(exp(-C/eps) @ exp(log_vector)) for `[m]`: a product for each band of magnitudes."""
+        """log(exp(-C/eps) @ exp(log_vector)) for `[m]`: a product for each band of magnitudes.
+
+        Bands that are nothing beside what everybody has seen already are left out.
+        """
         log_vector = log_vector.to(accumulation_dtype(self.device))
         top = float(log_vector.max())
         bands = ((top - log_vector) / _BAND).floor()
-        result = torch.full_like(log_vector, -torch.inf)
+        result = log_vector.clone()  # K_ii = 1, which no approximation falls below
         for band in sorted(set(bands[bands.isfinite()].tolist())):
             high = top - band * _BAND
+            if high + math.log(self.size) < float(result.min()) - _BESIDE:
+                break
             mass = torch.where(bands == band, (log_vector - high).clamp(max=0).exp(), 0.0)
-            result = torch.logaddexp(result, self.apply_kernel(eps, mass).log() + high)
+            others = self.apply_kernel(eps, mass, others_only=True).clamp_(min=0)
+            result = torch.logaddexp(result, others.log() + high)
         return result
 
     def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,7 +149,7 @@ class CellGeometry:
         """`[len(neighbors), n]`: exact, of all memories while these are few, then of a sample."""
         columns = [min(k, self.size - 1) for k in neighbors]
         everybody, most = slices(self.size, _SEARCH_COLUMNS), max(columns) + 1
-        sample = self._evenly(self.size if self.size <= _ALL_SEARCHED else _SEARCHED)
+        sample = self._spread(self.size if self.size <= _ALL_SEARCHED else _SEARCHED)
         found = []
         for places in torch.split(sample, _SEARCH_ROWS):
 
@@ -149,15 +162,13 @@ class CellGeometry:
         return torch.cat(found).T.to(accumulation_dtype(self.device)) / self.unit
 
     def kernel_scales(self, neighbors: Sequence[float]) -> list[float]:
-        """For each wanted number the eps at which it is the median N_eff of up to 128 memories."""
-        all_fit = self.size * _SCALE_ROWS * self.dtype.itemsize <= 2 * _PANEL_BYTES
-        rows = self._evenly(_SCALE_ROWS if all_fit else _FEW_ROWS)
-        costs = torch.cat(list(self._panels(rows)))
+        """For each wanted number the eps at which it is the median N_eff of a few memories."""
+        costs = torch.cat(list(self._panels(self._spread(sampled(self.size)))))
         return [scale.eps / self.unit for scale in scales_of_neighbors(costs, neighbors)]
 
     def median_distance(self) -> float:
-        """Median of C over the pairs of up to 4096 evenly spaced memories; see `Geometry`."""
-        points = self.cells.points[self._evenly(_MEDIAN_ROWS)]
+        """Median of C over the pairs of up to 4096 memories; see `Geometry`."""
+        points = self.cells.points[self._spread(_MEDIAN_ROWS)]
         distances = torch.nn.functional.pdist(points.to(accumulation_dtype(self.device)))
         distinct = distances[distances > 0]
         if len(distinct) == 0:
@@ -231,7 +242,7 @@ class CellGeometry:
         def far(near: Tensor) -> Far:
             return Far(self.cells, self._moments, raw, near, root=self._root)
 
-        places = self._evenly(PILOTS)
+        places = self._spread(PILOTS)
         pilots = Pilots(places, partial(self._rows, places))
         return planned(pilots, raw, self.cells.cell_of, nears, far, wider)
 
@@ -312,9 +323,9 @@ class CellGeometry:
         height = max(1, _PANEL_BYTES // (self.size * self.dtype.itemsize))
         return (self._rows(part) for part in torch.split(places, height))
 
-    def _evenly(self, count: int) -> Tensor:
-        """Places of about `count` evenly spaced memories."""
-        return self.cells.places[:: -(-self.size // count)]
+    def _spread(self, count: int) -> Tensor:
+        """Places of about `count` memories."""
+        return self.cells.places[spread(self.size, count).to(self.device)]
 
 
 class SparseGeometry(CellGeometry):

@@ -6,15 +6,13 @@ same bits, and the same ones again in the next run, whatever the backend.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, pairwise
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from sphere_replay.errors import UserError
-
-_LETTERS = 64
-"""Of what ranks say to each other."""
 
 
 class LostRankError(UserError, RuntimeError):
@@ -58,9 +56,12 @@ class Ring:
 
     def alike(self, what: str, own: str) -> None:
         """Go on if all ranks say the same of something; else a ValueError everywhere."""
-        letters = torch.tensor([list(own.encode().ljust(_LETTERS))], device=self._device)
-        rows = self.rows(letters, [1] * self.ranks).tolist()
-        said = [bytes(row).decode().rstrip() for row in rows]
+        letters = list(own.encode())
+        one_each = [1] * self.ranks
+        lengths = self.rows(torch.tensor([len(letters)], device=self._device), one_each).tolist()
+        rows = self.rows(torch.tensor(letters, device=self._device), lengths).tolist()
+        ends = [0, *accumulate(lengths)]
+        said = [bytes(rows[first:last]).decode() for first, last in pairwise(ends)]
         if len(set(said)) > 1:
             raise ValueError(f"{what} differ between ranks: {', '.join(said)}; make them the same")
 

@@ -6,7 +6,6 @@ round. Vectors `[m]` are only m numbers long: every rank has them whole, and so 
 runs on every rank alike.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import TypeVar
@@ -24,6 +23,7 @@ from sphere_replay.geometry.sources import PointSource, fast_squared, sharp_squa
 from sphere_replay.geometry.threads import in_order
 from sphere_replay.geometry.tiles import TileGeometry
 from sphere_replay.geometry.tiling import FEW
+from sphere_replay.numeric import spread
 
 Result = TypeVar("Result")
 Points = Callable[[slice], Tensor]
@@ -48,13 +48,13 @@ class ShardedGeometry(TileGeometry):
         *,
         group: "dist.ProcessGroup | None" = None,
     ) -> None:
-        if not isinstance(features, Tensor):
-            raise TypeError(f"features must be a torch.Tensor, got {type(features).__name__}")
         distance = distance or SquaredEuclidean()
-        self.ring = Ring(features.device, group)
+        device = features.device if isinstance(features, Tensor) else torch.device("cpu")
+        self.ring = Ring(device, group)
         source, problem = _points_of(features, distance)
         self.ring.agree(problem)
         assert source is not None
+        self.ring.alike("distances", repr(distance))
         self.counts = _counts(self.ring, source.points.features)
         """How many memories each rank has."""
         self._firsts = [0, *accumulate(self.counts)]
@@ -182,11 +182,10 @@ class ShardedGeometry(TileGeometry):
         return float(_smallest_of([found], neighbor + 1)[:, -1].median())
 
     def _sampled_rows(self, count: int) -> Tensor:
-        """Raw distances of about `count` evenly spaced memories of all to those of this rank."""
-        step = math.ceil(self.size / max(count, FEW))
+        """Raw distances of about `count` memories of all to those of this rank."""
+        rows = spread(self.size, count)
         chosen = [
-            torch.arange(min(-first % step, last - first), last - first, step)
-            for first, last in pairwise(self._firsts)
+            rows[(rows >= first) & (rows < last)] - first for first, last in pairwise(self._firsts)
         ]
         ours = chosen[self.ring.rank].to(self.device)
         sample = self.ring.rows(self._here.points.chosen(ours), [len(rows) for rows in chosen])
@@ -243,9 +242,6 @@ class ShardedGeometry(TileGeometry):
     def _fill(self) -> None:
         """No tiles are kept."""
 
-    def _panel_height(self, most: int) -> int:
-        return min(most, self._panel_bytes // (max(self.counts) * self.dtype.itemsize))
-
     def _range(self, rank: int) -> slice:
         return slice(self._firsts[rank], self._firsts[rank + 1])
 
@@ -257,6 +253,8 @@ class ShardedGeometry(TileGeometry):
 
 def _points_of(features: Tensor, distance: Distance) -> tuple[PointSource | None, str | None]:
     """The points of this rank, or what is wrong with them."""
+    if not isinstance(features, Tensor):
+        return None, f"features must be a torch.Tensor, got {type(features).__name__}"
     if features.ndim == 2 and len(features) == 0:
         return None, "it has no memories; leave it out of the group, or give it some"
     try:

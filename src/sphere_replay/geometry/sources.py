@@ -68,10 +68,11 @@ class CostSource(Protocol):
         """What the source itself keeps in memory, beyond what the caller gave it."""
         ...
 
-    def block(self, rows: slice, cols: slice, out: Tensor | None = None) -> Tensor:
+    def block(self, rows: slice | Tensor, cols: slice, out: Tensor | None = None) -> Tensor:
         """C[rows, cols], not to be written to; a square block has an exactly zero diagonal.
 
-        `out` is memory of this shape that may come to hold it.
+        Rows may be numbers; no diagonal is known then. `out` is memory of this shape that may come
+        to hold it.
         """
         ...
 
@@ -168,12 +169,12 @@ class PointSource:
         """Take the sharp way, which serves every scale."""
         self._fast, self._anchored, self._finest_eps = None, None, 0.0
 
-    def block(self, rows: slice, cols: slice, out: Tensor | None = None) -> Tensor:
+    def block(self, rows: slice | Tensor, cols: slice, out: Tensor | None = None) -> Tensor:
         """Distances `[len(rows), len(cols)]`."""
         return next(self.band(rows, [cols], out))
 
     def band(
-        self, rows: slice, columns: Sequence[slice], out: Tensor | None = None
+        self, rows: slice | Tensor, columns: Sequence[slice], out: Tensor | None = None
     ) -> Iterator[Tensor]:
         """Distances between the rows and each slice of columns; one fast product serves them all.
 
@@ -181,12 +182,12 @@ class PointSource:
         """
         for cols, squared in zip(columns, self._squared(rows, columns, out), strict=True):
             distances = squared.sqrt_() if self._root else squared
-            if rows == cols:
+            if _same(rows, cols):
                 distances.fill_diagonal_(0)
             yield distances.to(self.dtype)
 
     def _squared(
-        self, rows: slice, columns: Sequence[slice], out: Tensor | None
+        self, rows: slice | Tensor, columns: Sequence[slice], out: Tensor | None
     ) -> Iterator[Tensor]:
         if self._anchored is not None:
             yield from self._anchored.squared(rows, columns)
@@ -195,7 +196,7 @@ class PointSource:
             yield from (self._sharp_block(rows, cols) for cols in columns)
             return
         first = columns[0].start
-        if columns == [rows]:
+        if len(columns) == 1 and _same(rows, columns[0]):
             products = _self_products(self._fast[rows], out)
         else:
             products = torch.mm(self._fast[rows], self._fast[first : columns[-1].stop].T, out=out)
@@ -204,9 +205,13 @@ class PointSource:
             part = products[:, cols.start - first : cols.stop - first]
             yield _from_products(part, norms, self._norms[cols])
 
-    def _sharp_block(self, rows: slice, cols: slice) -> Tensor:
+    def _sharp_block(self, rows: slice | Tensor, cols: slice) -> Tensor:
         left, right = self._points.rows(rows), self._points.rows(cols)
-        return sharp_squared(left, right, self.dtype, same=rows == cols)
+        return sharp_squared(left, right, self.dtype, same=_same(rows, cols))
+
+
+def _same(rows: slice | Tensor, cols: slice) -> bool:
+    return isinstance(rows, slice) and rows == cols
 
 
 def sharp_squared(left: Tensor, right: Tensor, dtype: torch.dtype, *, same: bool) -> Tensor:
@@ -279,8 +284,8 @@ class MatrixSource:
         """The caller's numbers are as precise as they are."""
         return False
 
-    def block(self, rows: slice, cols: slice, out: Tensor | None = None) -> Tensor:
-        """A view of the caller's matrix."""
+    def block(self, rows: slice | Tensor, cols: slice, out: Tensor | None = None) -> Tensor:
+        """A view of the caller's matrix, or a copy of some rows of it."""
         return self._matrix[rows, cols]
 
     def band(self, rows: slice, columns: Sequence[slice]) -> Iterator[Tensor]:

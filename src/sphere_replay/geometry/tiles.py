@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
-from sphere_replay.geometry.calibration import Scale, scales_of_neighbors
+from sphere_replay.geometry.calibration import Scale, sampled, scales_of_neighbors
 from sphere_replay.geometry.kernels import kernel_of
 from sphere_replay.geometry.order import order_statistics, smallest
 from sphere_replay.geometry.protocol import Neighborhood
@@ -26,9 +26,6 @@ _LEAST_EXPONENT = {torch.float32: -80.0, torch.float64: -700.0}
 
 _LEAST_LOGARITHM = -1e307
 """Two of them can be added, and still be compared."""
-
-_SAMPLE = 128
-"""Evenly spaced rows that settle a scale."""
 
 
 class TileGeometry(TileStore):
@@ -163,7 +160,7 @@ class TileGeometry(TileStore):
         self._sharpen(min(scales).eps / self.unit)
         for _ in range(2):  # again if the scales turn out finer than the few rows told
             self._fill()
-            rows = self._sampled_rows(self._panel_height(_SAMPLE))
+            rows = self._sampled_rows(sampled(self.size))
             scales = self._scales(rows, neighbors, scales)
             if not self._sharpen(min(scales).eps / self.unit):
                 break

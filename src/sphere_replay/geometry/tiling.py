@@ -5,7 +5,6 @@ how many are made anew for every pass, is all that distinguishes `DenseGeometry`
 `TiledGeometry`.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -14,13 +13,14 @@ from torch import Tensor
 
 from sphere_replay.geometry.sources import CostSource
 from sphere_replay.geometry.threads import in_order
+from sphere_replay.numeric import spread
 
 TILE = {"cpu": 512}
 DEFAULT_TILE = 4096
 """Rows of a tile: what a CPU core's cache holds; accelerators prefer fewer, larger launches."""
 
 FEW = 32
-"""Evenly spaced rows that give a first idea of a scale."""
+"""Rows that give a first idea of a scale."""
 
 _TOGETHER = 4
 """Tiles of a row that are made by one product."""
@@ -72,27 +72,29 @@ class TileStore:
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1)
 
     def _sampled_rows(self, count: int) -> Tensor:
-        """Raw distances of about `count` evenly spaced memories to all, from kept tiles if any."""
-        step = math.ceil(self.size / max(count, FEW))
-        count = math.ceil(self.size / step)
-        sample = torch.empty(count, self.size, dtype=self.dtype, device=self.device)
+        """Raw distances `[n, m]` of about `count` memories to all, from kept tiles if any."""
+        rows = spread(self.size, count)
+        sample = torch.empty(len(rows), self.size, dtype=self.dtype, device=self.device)
         bands = list(self._slices()) if self._kept else [slice(0, self.size)]
         for band in bands:
-            rows = slice(step * math.ceil(band.start / step), band.stop, step)
-            here = slice(rows.start // step, math.ceil(band.stop / step))
-            if here.start < here.stop:
-                for cols in self._slices():
-                    sample[here, cols] = self._block(band, rows, cols)
-        sample[:, ::step].fill_diagonal_(0)
+            first, last = torch.searchsorted(rows, torch.tensor([band.start, band.stop])).tolist()
+            chosen = rows[first:last].to(self.device)
+            for cols in self._slices() if first < last else ():
+                sample[first:last, cols] = self._block(band, chosen, cols)
+        sample[torch.arange(len(rows), device=self.device), rows.to(self.device)] = 0
         return sample
 
     def _panel_height(self, most: int) -> int:
         """How many full rows may be held at once, up to `most`."""
         return min(most, self._panel_bytes // (self.size * self.dtype.itemsize))
 
-    def _block(self, band: slice, rows: slice, cols: slice) -> Tensor:
+    def _block(self, band: slice, rows: slice | Tensor, cols: slice) -> Tensor:
         """C[rows, cols] for rows within a band of tiles, from a kept tile if there is one."""
-        within = slice(rows.start - band.start, rows.stop - band.start, rows.step)
+        within: slice | Tensor = (
+            slice(rows.start - band.start, rows.stop - band.start)
+            if isinstance(rows, slice)
+            else rows - band.start
+        )
         if (kept := self._kept.get((band.start, cols.start))) is not None:
             return kept[within]
         if (kept := self._kept.get((cols.start, band.start))) is not None:

@@ -17,6 +17,7 @@ from sphere_replay.language.replay import LanguageReplay, Replayed
 from sphere_replay.language.rows import (
     Row,
     check_length,
+    class_numbers,
     pad_rows,
     row_length,
     rows_of,
@@ -35,6 +36,7 @@ __all__ = [
     "TokenMemory",
     "check_length",
     "check_model",
+    "class_numbers",
     "features_and_losses",
     "is_encoder_decoder",
     "longest_input",

@@ -5,15 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sphere_replay.language.rows import IGNORED, Row, row_length
+from sphere_replay.language.rows import Row, class_numbers, row_length
 from sphere_replay.memory import Admission, Memory
 from sphere_replay.memory.state import check_keys
 from sphere_replay.storage.trees import State
 
 TASK = "task"
-
-_ENOUGH = 64
-"""Rows by which answers can be told from free text; a few may all be different by chance."""
 
 
 class TokenMemory:
@@ -77,21 +74,8 @@ class TokenMemory:
         return torch.tensor(sizes, dtype=torch.int64)
 
     def answers(self, indices: Tensor) -> Tensor | None:
-        """Class numbers int64 `[n]` of what the rows are to answer; None if that is free text.
-
-        Rows of one task with the same target tokens have the same number. Text of which most
-        pieces occur only once is no answer that neighbours could share.
-        """
-        if self._rows and "labels" not in self._rows[0]:
-            return None  # a pair of answers is no answer
-        numbers: dict[tuple[int, ...], int] = {}
-        found = []
-        for row, task in zip(self.rows(indices), self.tasks[indices].tolist(), strict=True):
-            key = (task, *row["labels"][row["labels"] != IGNORED].tolist())
-            found.append(numbers.setdefault(key, len(numbers)))
-        if len(found) >= _ENOUGH and 2 * len(numbers) > len(found):
-            return None
-        return torch.tensor(found, dtype=torch.int64)
+        """Class numbers int64 `[n]` of what the rows are to answer; None if that is free text."""
+        return class_numbers(self.rows(indices), self.tasks[indices].tolist())
 
     def state_dict(self) -> State:
         """A tree of contiguous tensors: per field all rows' values end to end, and their lengths.

@@ -86,6 +86,12 @@ class LanguageReplay:
         self._skipped = 0
         self._warned = False
 
+    @property
+    def asks_labels(self) -> bool:
+        """Whether neighbours vote on answers, which must then be labels, not free text."""
+        recipe = getattr(self.engine.selection, "recipe", None)
+        return bool(getattr(recipe, "agreement", 0.0) > 0)
+
     def start_task(self, task: int | None = None) -> None:
         """The next draw rescores, and rows belong to this task; to the next one unless given."""
         self.task = self.task + 1 if task is None else task

@@ -1,5 +1,6 @@
 """Tokenized examples of any length: one batch taken apart into rows, and put together again."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -13,6 +14,9 @@ FIELDS = ("input_ids", "attention_mask", "token_type_ids", "labels")
 
 IGNORED = -100
 """The label of positions that are not targets."""
+
+_ENOUGH = 64
+"""Rows by which answers can be told from free text; a few may all be different by chance."""
 
 
 def rows_of(batch: Mapping[str, object], *, encoder_decoder: bool = False) -> list[Row]:
@@ -114,6 +118,25 @@ def target_count(row: Row, *, encoder_decoder: bool = False) -> int:
     """How many tokens the model is asked to predict; the first of a decoder-only model is given."""
     labels = row["labels"] if encoder_decoder else row["labels"][1:]
     return int((labels != IGNORED).sum())
+
+
+def class_numbers(rows: Sequence[Row], tasks: Sequence[int]) -> Tensor | None:
+    """Class numbers int64 `[n]` of what the rows are to answer; None if that is free text.
+
+    Rows of one task with the same target tokens have the same number. Where most of the rows have
+    an answer that occurs only once, it is none that neighbours could share.
+    """
+    if rows and "labels" not in rows[0]:
+        return None  # a pair of answers is no answer
+    numbers: dict[tuple[int, ...], int] = {}
+    found = []
+    for row, task in zip(rows, tasks, strict=True):
+        key = (task, *row["labels"][row["labels"] != IGNORED].tolist())
+        found.append(numbers.setdefault(key, len(numbers)))
+    once = sum(count == 1 for count in Counter(found).values())
+    if len(found) >= _ENOUGH and 2 * once > len(found):
+        return None
+    return torch.tensor(found, dtype=torch.int64)
 
 
 def _span(kept: list[bool]) -> slice:

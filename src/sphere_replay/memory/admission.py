@@ -79,3 +79,19 @@ class Admission(Protocol):
     def load_state_dict(self, state: State) -> None:
         """Continue from a saved state; an error, before any change, if it is not this policy's."""
         ...
+
+
+@runtime_checkable
+class Repeats(Protocol):
+    """What a policy with a large state has besides: it can be told what others decided upon.
+
+    Changes of a memory hold the whole state of any other policy.
+    """
+
+    def offers(self, rows: int) -> State | None:
+        """All that decides about the last so many rows offered; None if it is not known so far."""
+        ...
+
+    def repeat(self, offers: State, *, rows: int, capacity: int) -> None:
+        """Decide about these rows again; an error, before any change, if they are damaged."""
+        ...

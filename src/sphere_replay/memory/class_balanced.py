@@ -2,15 +2,12 @@
 
 from typing import ClassVar
 
-from torch import Tensor
-
-from sphere_replay.memory.admission import Offer
-from sphere_replay.memory.class_slots import ClassSlots, place_by_class
+from sphere_replay.memory.by_class import ByClass
 from sphere_replay.memory.state import check_policy
 from sphere_replay.storage.trees import State
 
 
-class ClassBalanced:
+class ClassBalanced(ByClass):
     """Class-balancing reservoir sampling (Chrysakis & Moens, 2020).
 
     While there is room every row is kept. Once the memory is filled, a class that is the largest,
@@ -28,17 +25,11 @@ class ClassBalanced:
     """
 
     name: ClassVar[str] = "class-balanced"
-    draws: ClassVar[bool] = True
 
     def __init__(self, label: str = "y") -> None:
-        self.label = label
-        self._held = ClassSlots()
+        super().__init__(label)
         self._offered: dict[int, int] = {}
         self._full: set[int] = set()
-
-    def place(self, offer: Offer) -> Tensor:
-        """The slot of each row, decided one after the other."""
-        return place_by_class(offer, self._held, self._slot, label=self.label, policy=self.name)
 
     def _slot(self, label: int, uniform: float, capacity: int) -> int:
         held = self._held
@@ -64,6 +55,6 @@ class ClassBalanced:
     def load_state_dict(self, state: State) -> None:
         """Continue from a saved state of a policy with the same label field."""
         check_policy(state, ("held", "offered", "full"), label=self.label, policy=self.name)
-        self._held.load_state_dict(state["held"])
+        self._load_held(state["held"])
         self._offered = dict(state["offered"])
         self._full = set(state["full"])

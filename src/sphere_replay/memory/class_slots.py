@@ -1,7 +1,5 @@
 """Which slots hold which class: the bookkeeping that label-based policies share."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -88,21 +86,6 @@ class ClassSlots:
         rest = iter(slots)
         self._slots = {label: [next(rest) for _ in range(count)] for label, count in counts.items()}
         self._total = len(slots)
-
-
-def place_by_class(
-    offer: Offer,
-    held: ClassSlots,
-    slot: Callable[[int, float, int], int],
-    *,
-    label: str,
-    policy: str,
-) -> Tensor:
-    """Place rows one after the other by `slot(label, uniform, capacity)`, after checking them."""
-    values = offered_labels(offer, len(held), label=label, policy=policy)
-    rows = zip(values.tolist(), offer.uniforms.tolist(), strict=True)
-    slots = [slot(label, uniform, offer.capacity) for label, uniform in rows]
-    return torch.tensor(slots, dtype=torch.int64, device="cpu")
 
 
 def offered_labels(offer: Offer, held: int, *, label: str, policy: str) -> Tensor:

@@ -2,15 +2,12 @@
 
 from typing import ClassVar
 
-from torch import Tensor
-
-from sphere_replay.memory.admission import Offer
-from sphere_replay.memory.class_slots import ClassSlots, place_by_class
+from sphere_replay.memory.by_class import ByClass
 from sphere_replay.memory.state import check_policy
 from sphere_replay.storage.trees import State
 
 
-class GreedyBalanced:
+class GreedyBalanced(ByClass):
     """Keeps the first K // C rows of each of C classes (Prabhu et al. 2020).
 
     With k = K // C, C counting the classes in memory and the row's own, a row is kept if its class
@@ -20,15 +17,6 @@ class GreedyBalanced:
     """
 
     name: ClassVar[str] = "greedy-balanced"
-    draws: ClassVar[bool] = True
-
-    def __init__(self, label: str = "y") -> None:
-        self.label = label
-        self._held = ClassSlots()
-
-    def place(self, offer: Offer) -> Tensor:
-        """The slot of each row, decided one after the other."""
-        return place_by_class(offer, self._held, self._slot, label=self.label, policy=self.name)
 
     def _slot(self, label: int, uniform: float, capacity: int) -> int:
         held = self._held
@@ -44,4 +32,4 @@ class GreedyBalanced:
     def load_state_dict(self, state: State) -> None:
         """Continue from a saved state of a policy with the same label field."""
         check_policy(state, ("held",), label=self.label, policy=self.name)
-        self._held.load_state_dict(state["held"])
+        self._load_held(state["held"])

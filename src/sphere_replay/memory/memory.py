@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sphere_replay.memory.admission import Admission, Insight, Offer
+from sphere_replay.memory.admission import Admission, Insight, Offer, Repeats
+from sphere_replay.memory.changes import check_changed_rows
 from sphere_replay.memory.reservoir import Reservoir
 from sphere_replay.memory.rows import (
     check_names,
@@ -23,6 +24,9 @@ from sphere_replay.validation import check_counts
 _BLOCK = 128
 """Slots that are looked through together for recent writes."""
 
+_HEAD = ("capacity", "seen", "edits", "admission", "generator")
+"""Entries of a state besides the rows; old states lack the number of edits."""
+
 
 class Mark(NamedTuple):
     """A moment in the life of one memory object."""
@@ -31,6 +35,8 @@ class Mark(NamedTuple):
     """Offers and edits so far."""
     seen: int
     """Rows offered so far."""
+    edits: int = 0
+    """Rows updated so far."""
 
 
 class Memory:
@@ -82,7 +88,10 @@ class Memory:
             """The last write to each block of slots: a few are found without looking at all."""
         self._filled = 0
         self._seen = 0
+        self._edits = 0
         self._writes = 0
+        self._loaded = 0
+        """The write that put another state in place of all that was before."""
 
     def __len__(self) -> int:
         """Filled slots."""
@@ -137,7 +146,7 @@ class Memory:
     @property
     def mark(self) -> Mark:
         """Now, for `changes` that are asked for later."""
-        return Mark(self._writes, self._seen)
+        return Mark(self._writes, self._seen, self._edits)
 
     def written(self, since: Mark) -> Tensor:
         """Slots, ascending, that were written after a `mark` of this memory; int64, on the CPU."""
@@ -205,6 +214,7 @@ class Memory:
         slots = indices.cpu().long()
         rows = _last_of_each(slots)
         self._writes += 1
+        self._edits += count
         self._write(self._storage, slots[rows], rows, fields)
 
     def state_dict(self) -> State:
@@ -213,7 +223,7 @@ class Memory:
         Only filled slots are saved, and the generator's state with them.
         """
         return {
-            **self._head(),
+            **self._head(self.admission.state_dict()),
             "versions": self.versions,
             "fields": {name: self[name].clone() for name in self._storage},
         }
@@ -225,11 +235,13 @@ class Memory:
         built with is set to the saved state.
         """
         self._check_state(state)
+        storage = self._storage or self._allocate(state["fields"])
         self._load_head(state)
-        self._storage = self._storage or self._allocate(state["fields"])
+        self._storage = storage
         self._filled = len(state["versions"])
         self._versions.fill_(-1)[: self._filled] = state["versions"]
         self._writes += 1
+        self._loaded = self._writes
         self._written.fill_(self._writes)
         self._block_written.fill_(self._writes)
         for name, values in state["fields"].items():
@@ -241,36 +253,39 @@ class Memory:
         With the `state_dict()` of that moment it is everything needed to continue: a large memory
         is saved whole once, and by its changes from then on.
         """
+        if not self._loaded <= since.writes <= self._writes:
+            raise ValueError(
+                "this mark is of another memory, or older than the state that was loaded into this "
+                "one: save state_dict() once more, and take a new mark with it"
+            )
+        offers = None
+        if isinstance(self.admission, Repeats):
+            offers = self.admission.offers(self._seen - since.seen)
         slots = self.written(since)
         return {
-            **self._head(),
-            "after": since.seen,
+            **self._head(self.admission.state_dict() if offers is None else {}),
+            "offers": offers,
+            "after": {"seen": since.seen, "edits": since.edits},
+            "filled": self._filled,
             "slots": slots,
             "versions": self._versions[slots],
             "fields": self.take(slots) if self._storage else {},
         }
 
     def apply_changes(self, changes: State) -> None:
-        """Go on from the state that the changes follow, to the moment they were taken."""
-        slots, fields = changes["slots"], changes["fields"]
-        if changes["after"] != self._seen:
-            raise ValueError(
-                f"these changes follow a memory that had seen {changes['after']} rows, this one "
-                f"has seen {self._seen}: load what they follow, then all changes in order"
-            )
-        self._check_head(changes)
-        if fields and self._storage:
-            check_names(fields, self._storage, all_of=True)
-            check_rows(fields, self._storage)
-        if len(slots) and int(slots.max()) >= self.capacity:
-            raise ValueError(f"slot {int(slots.max())} lies beyond the capacity {self.capacity}")
+        """Go on from the state that the changes follow, to the moment they were taken.
+
+        Changes that follow another state, or are damaged, are refused before anything is written.
+        """
+        self._check_changes(changes)
+        slots, fields = changes["slots"].cpu(), changes["fields"]
+        storage = self._storage or self._allocate(fields)
         self._load_head(changes)
+        self._storage = storage
+        self._filled = changes["filled"]
+        self._versions[slots] = changes["versions"].cpu()
         self._writes += 1
-        if len(slots):
-            self._storage = self._storage or self._allocate(fields)
-            self._filled = max(self._filled, int(slots.max()) + 1)
-            self._versions[slots] = changes["versions"]
-            self._write(self._storage, slots, torch.arange(len(slots), device="cpu"), fields)
+        self._write(storage, slots, torch.arange(len(slots), device="cpu"), fields)
 
     def _offer(self, fields: Mapping[str, Tensor], count: int, insight: Insight) -> Offer:
         uniforms = torch.empty(
@@ -335,30 +350,44 @@ class Memory:
                 "kept must not depend on the device"
             )
 
-    def _head(self) -> State:
+    def _head(self, policy: State) -> State:
         """Everything but the rows."""
         return {
             "capacity": self.capacity,
             "seen": self._seen,
-            "admission": {"name": self.admission.name, **self.admission.state_dict()},
+            "edits": self._edits,
+            "admission": {"name": self.admission.name, **policy},
             "generator": None if self.generator is None else self.generator.get_state(),
         }
 
     def _load_head(self, state: State) -> None:
-        saved, policy = state["generator"], dict(state["admission"])
-        del policy["name"]
+        saved = state["generator"]
         if self.generator is not None:
             torch.Generator().set_state(saved.cpu())  # raises before anything has changed
-        self.admission.load_state_dict(policy)
+        self._load_policy(state)
         if self.generator is not None:
             self.generator.set_state(saved.cpu())
         self._seen = state["seen"]
+        self._edits = state.get("edits", 0)
+
+    def _load_policy(self, state: State) -> None:
+        policy, offers = dict(state["admission"]), state.get("offers")
+        del policy["name"]
+        if offers is None:
+            self.admission.load_state_dict(policy)
+        elif isinstance(self.admission, Repeats):
+            rows = state["seen"] - self._seen
+            self.admission.repeat(offers, rows=rows, capacity=self.capacity)
+        else:
+            raise ValueError(
+                f"these changes hold offers, which {self.admission.name} admission cannot repeat: "
+                "load a whole state instead"
+            )
 
     def _check_state(self, state: State) -> None:
         """Compare all but the policy's own state with this memory."""
         owner = "the saved memory"
-        entries = ("capacity", "seen", "admission", "generator", "versions", "fields")
-        check_keys(state, entries, owner=owner)
+        check_keys({"edits": 0, **state}, (*_HEAD, "versions", "fields"), owner=owner)
         self._check_head(state)
         capacity, fields = state["capacity"], state["fields"]
         if self._storage:
@@ -369,6 +398,24 @@ class Memory:
             raise ValueError(
                 f"{owner} is damaged: {filled} versions for {rows} rows in {capacity} slots"
             )
+
+    def _check_changes(self, changes: State) -> None:
+        """Compare all but the policy's own changes with this memory."""
+        entries = (*_HEAD, "offers", "after", "filled", "slots", "versions", "fields")
+        check_keys(changes, entries, owner="a set of changes")
+        self._check_head(changes)
+        after, now = changes["after"], {"seen": self._seen, "edits": self._edits}
+        check_keys(after, tuple(now), owner="what changes follow")
+        if after != now:
+            raise ValueError(
+                f"these changes follow a memory with {after['seen']} rows seen and "
+                f"{after['edits']} edited, this one has {self._seen} and {self._edits}: load what "
+                "they follow, then apply all changes in order"
+            )
+        if self._storage:
+            check_names(changes["fields"], self._storage, all_of=True)
+            check_rows(changes["fields"], self._storage)
+        check_changed_rows(changes, self._versions, self._filled)
 
     def _check_head(self, state: State) -> None:
         owner, capacity = "the saved memory", state["capacity"]

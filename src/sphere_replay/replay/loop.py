@@ -8,6 +8,7 @@ draw = replay.draw(32)                                # rescores when due; the m
 memory.add(x=x, y=y)
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +25,7 @@ from sphere_replay.replay.reading import metrics_of
 from sphere_replay.replay.selections import (
     MEMBERS,
     Selection,
-    SphereSelection,
+    selection_by,
     selection_named,
 )
 from sphere_replay.scoring import Loss, Scores, cross_entropy_per_example, score
@@ -89,11 +90,17 @@ class Replay:
         if isinstance(select, str):
             select = selection_named(select, Sphere.vision())
         elif isinstance(select, Sphere):
-            select = SphereSelection(select)
+            select = selection_by(select)
         elif not all(hasattr(select, member) for member in MEMBERS):
             raise TypeError(
                 f"select must be the name of a selection, a selection or a recipe, got {select!r}"
             )
+        if not isinstance(generator, torch.Generator):
+            raise TypeError(f"generator must be a torch.Generator, got {generator!r}")
+        if not isinstance(economy, Economy | None):
+            raise TypeError(f"economy must be an Economy, such as Economy(), got {economy!r}")
+        if lr is not None and not 0 <= lr < math.inf:
+            raise ValueError(f"lr must be finite and not negative, got {lr}")
         self.engine = Engine(
             memory,
             select,
@@ -116,6 +123,12 @@ class Replay:
             self._forward = forward_of(self.model, features)
         self.optimizer = optimizer
         """Put another in its place where a framework makes a new one for each task."""
+        self._settings = {
+            "select": repr(select),
+            "every": str(every),
+            "pool": str(pool),
+            "economy": str(economy),
+        }
         self._lr, self._loss, self._scaler = lr, loss, scaler
         self._inputs, self._targets, self._prepare = inputs, targets, prepare
         self._warned = False
@@ -150,10 +163,21 @@ class Replay:
 
     def state_dict(self) -> State:
         """Everything the next draw depends on, apart from the memory and the model."""
-        return self.engine.state_dict()
+        return self.engine.state_dict() | {"settings": self._settings}
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken; load the memory's state before."""
+        saved = state.get("settings", self._settings)
+        differing = [
+            f"{name}: saved {saved.get(name)}, now {value}"
+            for name, value in self._settings.items()
+            if saved.get(name) != value
+        ]
+        if differing:
+            raise ValueError(
+                f"this state is another replay's ({'; '.join(differing)}): weigh as it did, or go "
+                "on with the memory and the model alone, and the next draw scores anew"
+            )
         self.engine.load_state_dict(state)
 
     def _labels(self, slots: Tensor) -> Tensor | None:

@@ -12,8 +12,9 @@ WIDE = 0.5
 def metrics_of(engine: Engine) -> dict[str, float | str]:
     """`memory`, `mass`, `ess`, `neighbors` (median N_eff), `share_scored`, `seconds`, `summary`.
 
-    Numbers that a selection does not have are left out: uniform replay scores nothing, and after a
-    resumption N_eff is known from the next rescoring on.
+    `error` is the certificate of approximate weights. Numbers that a selection does not have are
+    left out: uniform replay scores nothing, and after a resumption N_eff is known from the next
+    rescoring on.
     """
     size = len(engine.memory)
     values: dict[str, float | str] = {"memory": float(size), "seconds": engine.seconds}
@@ -36,6 +37,8 @@ def metrics_of(engine: Engine) -> dict[str, float | str]:
     if weighting.allocation is not None:
         neighbors = median(weighting.allocation.effective_neighbors)
         values["neighbors"] = neighbors
+    if "error" in weighting.details:
+        values["error"] = weighting.details["error"]
     scored = len(weighting.weights)
     applied = 1.0 if engine.unit_mass else mass
     return values | {"summary": reading(ess / scored, applied, neighbors, scored)}

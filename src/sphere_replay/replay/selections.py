@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from sphere_replay.allocation import Allocation, Control, Sphere, allocate
+from sphere_replay.allocation import Allocation, CalibratedScales, Control, Sphere, allocate
+from sphere_replay.allocation.certificate import warn_if_poor
 from sphere_replay.config import from_options
-from sphere_replay.errors import unknown
+from sphere_replay.errors import ConfigError, unknown
 from sphere_replay.numeric import (
     accumulation_dtype,
     as_probabilities,
@@ -172,6 +173,12 @@ class SphereSelection:
         """w̄ of `allocate`."""
         if scores.features is None:
             raise ValueError("SPHERE asks the neighbours: score memories with their features")
+        if self.recipe.agreement > 0 and scores.labels is None:
+            raise ConfigError(
+                "the recipe lets neighbours vote on labels, and these memories have none: soft "
+                "targets are no class numbers, and answers of free text, most of which occur once, "
+                "are no labels. Take select='sphere', or a recipe with agreement=0"
+            )
         carried = carry(scores, scores.features, self.recipe)
         allocation = allocate(
             carried.increments,
@@ -182,6 +189,8 @@ class SphereSelection:
             grouping=scores.grouping,
             generator=generator,
         )
+        if not isinstance(carried.features, Tensor):  # else allocate has told
+            warn_if_poor(allocation.error, len(allocation))
         details = {
             "temperature": allocation.temperature,
             "largest_support": float(allocation.support.max()),
@@ -232,8 +241,15 @@ def _calibrated(
     recipe: Sphere, top: int, *, unit_mass: bool = True, **options: Any
 ) -> SphereSelection:
     """With scales of its own: of the recipe it takes the blend alone."""
-    calibrated = Sphere.calibrated(**{"alpha": recipe.alpha, **options})
-    return SphereSelection(calibrated, unit_mass=bool(unit_mass), every=CALIBRATED_EVERY)
+    calibrated = selection_by(Sphere.calibrated(**{"alpha": recipe.alpha, **options}))
+    return replace(calibrated, unit_mass=bool(unit_mass))
+
+
+def selection_by(recipe: Sphere) -> SphereSelection:
+    """A recipe as a selection, with the strength and interval that it was chosen with."""
+    if isinstance(recipe.scales, CalibratedScales):
+        return SphereSelection(recipe, unit_mass=True, every=CALIBRATED_EVERY)
+    return SphereSelection(recipe)
 
 
 CALIBRATED_EVERY = 16

@@ -18,7 +18,7 @@ from sphere_replay.replay.selections import (
     MEMBERS,
     SELECTIONS,
     Selection,
-    SphereSelection,
+    selection_by,
     selection_named,
 )
 
@@ -60,7 +60,11 @@ class ReplaySettings:
         source = cls.__name__
         if isinstance(given, str | Path):
             source = str(given)
-            given = require("yaml", "instruct").safe_load(Path(given).read_text(encoding="utf-8"))
+            try:
+                text = Path(given).read_text(encoding="utf-8")
+            except OSError as error:
+                raise ConfigError(f"replay settings cannot be read: {error}") from error
+            given = require("yaml", "instruct").safe_load(text)
         if given is None:
             return cls()
         if not isinstance(given, Mapping):
@@ -131,7 +135,7 @@ class ReplaySettings:
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"selection {self.select}: {error}") from error
         if isinstance(self.select, Sphere):
-            return SphereSelection(self.select)
+            return selection_by(self.select)
         selection: Selection = self.select
         return selection
 

@@ -1,16 +1,21 @@
 """Weighing: a selection, and what it remembers from one weighing to the next."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from sphere_replay.errors import ConfigError
 from sphere_replay.geometry import Grouping
 from sphere_replay.numeric import accumulation_dtype, percentile
 from sphere_replay.replay.selections import Selection, Weighting
 from sphere_replay.scoring import Scores
 from sphere_replay.storage.trees import State
+
+_MISSED = 1e-3
+"""By which a sum may miss its mass: more than any rounding."""
 
 
 class Weigher:
@@ -32,6 +37,7 @@ class Weigher:
             return self.latest
         scores = replace(score(), grouping=self._grouping)
         weighting = self.selection.weigh(scores, self._running_scale, self._generator)
+        _check(weighting, count, type(self.selection).__name__)
         details = dict(weighting.details)
         if len(known := scores.known_increments):
             details |= increment_quantiles(known)
@@ -66,6 +72,28 @@ class Weigher:
             self.latest = Weighting(
                 state["weights"], state["mass"], self._running_scale, state["details"]
             )
+
+
+def _check(weighting: Weighting, count: int, name: str) -> None:
+    """Refuse what no draw can be made by: a selection may be somebody's own."""
+    if not isinstance(weighting, Weighting):
+        raise ConfigError(
+            f"selection {name}: weigh() must return a Weighting, got {type(weighting).__name__}"
+        )
+    weights, mass = weighting.weights, weighting.mass
+    if weights.shape != (count,):
+        raise ConfigError(
+            f"selection {name}: one weight per scored memory is expected, [{count}], "
+            f"got {list(weights.shape)}"
+        )
+    total, least = float(weights.sum(dtype=accumulation_dtype(weights.device))), weights.min()
+    if not (math.isfinite(total) and least >= 0):
+        raise ConfigError(f"selection {name}: weights must be finite and not negative")
+    if not math.isclose(total, mass, rel_tol=_MISSED, abs_tol=_MISSED):
+        raise ConfigError(
+            f"selection {name}: weights must sum to their mass, which memories that were not "
+            f"scored have their share of; the sum is {total:g}, the mass {mass:g}"
+        )
 
 
 def increment_quantiles(increments: Tensor) -> dict[str, float]:

@@ -142,8 +142,9 @@ def _connected(address: str) -> Iterator[Any]:
         _knock(address)
         ray.init(address=address or None, **quiet)
     except (OSError, ValueError) as error:
+        named = f"$RAY_ADDRESS, {os.environ.get('RAY_ADDRESS')!r}" if not address else repr(address)
         raise UsageError(
-            f"no Ray cluster at {address!r} ({error}): give HOST:PORT of its head; one is begun by "
+            f"no Ray cluster at {named} ({error}): give HOST:PORT of its head; one is begun by "
             "ray start --head --include-dashboard=false --disable-usage-stats"
         ) from error
     try:
@@ -153,9 +154,13 @@ def _connected(address: str) -> Iterator[Any]:
 
 
 def _knock(address: str) -> None:
-    """Ray would wait for a head that is not there, and say nothing."""
-    if address:
-        host, _, port = address.rpartition(":")
+    """Ray would wait for a head that is not there, and say nothing.
+
+    Without an address it takes that of the environment, which may also be a word, such as "auto".
+    """
+    around = os.environ.get("RAY_ADDRESS", "").removeprefix("ray://")
+    if named := address or (around if ":" in around else ""):
+        host, _, port = named.rpartition(":")
         socket.create_connection((host, int(port)), timeout=10).close()
 
 

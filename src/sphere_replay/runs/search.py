@@ -43,11 +43,9 @@ def search(
 ) -> list[GridPoint]:
     """Every point of the grid, best first: `base` with its settings, compared with `control`."""
     seeds = list(seeds)
-    points: list[dict[str, Any]] = [
-        dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
-    ]
     controls = _on_seeds(control, seeds)
-    treated = [_on_seeds(with_settings(base, spelled_out(point)), seeds) for point in points]
+    points, candidates = candidates_of(base, grid)
+    treated = [_on_seeds(candidate, seeds) for candidate in candidates]
     configs = [*controls, *itertools.chain.from_iterable(treated)]
 
     def reached(config: RunConfig) -> float:
@@ -62,6 +60,16 @@ def search(
         spread = statistics.stdev(gains) if len(gains) > 1 else 0.0
         ranking.append(GridPoint(point, statistics.mean(gains), spread / math.sqrt(len(gains))))
     return sorted(ranking, key=lambda point: -point.gain)
+
+
+def candidates_of(
+    base: RunConfig, grid: Mapping[str, Sequence[Any]]
+) -> tuple[list[dict[str, Any]], list[RunConfig]]:
+    """The points of a grid, and `base` with the settings of each."""
+    points: list[dict[str, Any]] = [
+        dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
+    ]
+    return points, [with_settings(base, spelled_out(point)) for point in points]
 
 
 def _on_seeds(config: RunConfig, seeds: Iterable[int]) -> list[RunConfig]:

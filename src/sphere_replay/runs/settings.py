@@ -29,6 +29,25 @@ def spelled_out(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as people write them, options of a part with its name: `spelled_out` undone."""
+    parts = {held: owner for owner, held in OWNERS.items()}
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        nested = value.items() if isinstance(value, Mapping) else ()
+        owner = parts.get(name, name)
+        found |= {f"{owner}.{option}": each for option, each in nested} or {name: value}
+    return found
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Settings for a reader: `limit 600, select.agreement 0.5`."""
+    return ", ".join(
+        f"{name} {value}" if value is not None else f"no {name}"
+        for name, value in dotted(settings).items()
+    )
+
+
 def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
     """Settings, later ones first; dictionaries among them, such as options, are merged as well."""
     found: dict[str, Any] = {}

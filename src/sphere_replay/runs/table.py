@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from sphere_replay.runs.metrics import METRICS, Metric
+from sphere_replay.runs.settings import dotted, in_words
 
 SMALL_ENDING = "-small"
 """How the names of presets and tables at a smaller scale end."""
@@ -164,6 +165,16 @@ class Table:
         Its numbers are not comparable with the paper's, only their differences and order are.
         """
         return replace(self, preset=preset, paper_preset=self.paper_preset or self.preset)
+
+    def telling(self, settings: Mapping[str, Any]) -> "Table":
+        """The same, whose title tells what its runs have beyond it: no number goes without."""
+        known = dotted({"preset": self.preset, **self.settings})
+        other = {
+            name: value
+            for name, value in dotted(settings).items()
+            if name not in known or known[name] != value
+        }
+        return replace(self, title=f"{self.title} ({in_words(other)})") if other else self
 
     def small(self) -> "Table":
         """The table of the `-small` preset, under a name of its own."""

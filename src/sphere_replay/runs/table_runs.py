@@ -1,6 +1,8 @@
 """The runs that fill a table: one for each row, column and seed."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,18 @@ from sphere_replay.errors import UsageError
 from sphere_replay.runs.domains import resolve
 from sphere_replay.runs.folder import RunFolder
 from sphere_replay.runs.launch import run_folder
-from sphere_replay.runs.settings import merged
+from sphere_replay.runs.settings import dotted, in_words, merged
 from sphere_replay.runs.table import Table
+from sphere_replay.storage.files import read_json
 
 EVALUATION_SEEDS = range(1000)
 """Seeds of reported numbers, used from the first on."""
 DEVELOPMENT_SEEDS = range(1000, 2000)
 """Seeds for every choice; no reported number ever comes from them."""
+_TOLD = 3
+"""Kinds of other runs that a hint tells of."""
+_FEW = 4
+"""Settings that a hint tells with their values."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +90,49 @@ def nothing_of(runs: Iterable[TableRun], place: Path, remedy: str) -> UsageError
 
 def namesakes(runs: Iterable[TableRun], place: Path) -> str:
     """A word on finished runs in a place that are called like missing ones, or nothing."""
-    places = {run_folder(run.config, place).path: run.config.run_name for run in runs}
-    missing = {stem for path, stem in places.items() if not RunFolder(path).finished}
-    others = {
-        path.parent
-        for path in place.glob("*/results.json")
-        if path.parent not in places and path.parent.name.rpartition("-")[0] in missing
-    }
-    if not others:
-        return ""
-    return (
-        f"{len(others)} runs there have the same names, but other settings, another version, or "
-        "other code of a plug-in"
+    places = {run_folder(run.config, place).path: run.config for run in runs}
+    missing: dict[str, list[RunConfig]] = {}
+    for path, config in places.items():
+        if not RunFolder(path).finished:
+            missing.setdefault(config.run_name, []).append(config)
+    others: Counter[str] = Counter()
+    for path in sorted(place.glob("*/results.json")):
+        name = path.parent.name.rpartition("-")[0]
+        if path.parent not in places and name in missing:
+            # Methods may share a name: it is taken for the one that it has most in common with.
+            others[_remedy(min((_other(path.parent, c) for c in missing[name]), key=len))] += 1
+    return "; ".join(
+        f"{count} runs there have the same names, but {what}"
+        for what, count in others.most_common(_TOLD)
     )
+
+
+def _other(folder: Path, config: RunConfig) -> dict[str, Any]:
+    """Settings of a run in a folder that another configuration has not, as they are there."""
+    try:
+        saved = read_json(folder / "config.json")
+    except (OSError, ValueError):  # whoever reads the run will say so
+        return {}
+    there, here = (
+        dotted({name: tree[name] for name in tree if name not in ("constants", "code")})
+        for tree in (saved, config.to_dict())
+    )
+    names = sorted(there.keys() | here.keys())
+    return {name: there.get(name) for name in names if there.get(name) != here.get(name)}
+
+
+def _remedy(other: Mapping[str, Any]) -> str:
+    """What a run is of, and the options by which it is found."""
+    if not other:
+        return "another version, or other code of a plug-in"
+    if len(other) > _FEW:
+        return f"other settings ({', '.join(other)})"
+    given = {name: value for name, value in other.items() if value is not None}
+    words = [
+        f"--{name} {value}" if name in ("limit", "device") else f"--set {name}={json.dumps(value)}"
+        for name, value in given.items()
+    ]
+    add = f"add {' '.join(words)}" if words else ""
+    out = " and ".join(name for name in other if name not in given)
+    leave = f"leave out {out}" if out else ""
+    return f"other settings (there: {in_words(other)}; {', '.join(filter(None, (add, leave)))})"

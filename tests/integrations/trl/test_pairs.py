@@ -141,3 +141,8 @@ def test_what_has_no_tokens_is_refused(tmp_path: Path) -> None:
     training = trainer(SphereDPOTrainer, tmp_path, REPLAY, precompute_ref_log_probs=True)
     with pytest.raises(ValueError, match="leave precompute_ref_log_probs, margins and images out"):
         training.train()
+
+
+def test_a_pair_is_no_label(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a pair of answers is no label: take select='sphere'"):
+        trainer(SphereDPOTrainer, tmp_path, REPLAY | {"select": "sphere-calibrated"})

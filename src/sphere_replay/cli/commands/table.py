@@ -96,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     seeds = seeds_of(table, arguments.seeds, development=arguments.development)
     if arguments.runs is not None:
         wanted = runs_of(table, seeds, **settings)
+        table = table.telling(settings)
         place = arguments.runs
         entries = to_entries(wanted, place, accept_edited=arguments.accept_edited)
         if not entries:
@@ -111,6 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         entries = []
         if place.is_file():
             saved = load_collection(place, accept_edited=arguments.accept_edited)
+            table = table.telling(saved.protocol)
             table = table.with_preset(saved.protocol.get("preset", table.preset))
             # Development seeds are for choices: they are shown where they were asked for.
             shown = DEVELOPMENT_SEEDS if seeds[0] in DEVELOPMENT_SEEDS else EVALUATION_SEEDS

@@ -1,6 +1,7 @@
 """Check an experiment's file, or the config.json of a run, before hours are spent.
 
-Every run is resolved: unknown names, wrong types and settings that do not go together are found.
+Every run is resolved: unknown names, wrong types and settings that do not go together are found,
+also in the [grid] of a search.
 With --start each method also loads its data and takes its first steps, where nothing is kept.
 
 Examples:
@@ -10,7 +11,7 @@ Examples:
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from sphere_replay.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from sphere_replay.config import RunConfig
+    from sphere_replay.runs.table import Table
 
 FIRST_STEPS = 5
 """Enough to fill a memory, to score it and to replay from it."""
@@ -68,10 +70,30 @@ def _resolved(path: Path) -> tuple[dict[str, "RunConfig"], str]:
             except (TypeError, UserError) as error:
                 raise UsageError(f"{path}: {row.method}, {column}: {error}") from error
             configs[row.method] = found.config
+    _check_grid(path, table, configs)
     sizes = [len(table.rows), len(table.columns)]
     seeds: Sequence[int] = table.seeds or ()
     count = f" x {len(seeds)} seeds = {sizes[0] * sizes[1] * len(seeds)} runs" if seeds else ""
     return configs, f"{path} is sound: {sizes[0]} methods x {sizes[1]} columns{count}"
+
+
+def _check_grid(path: Path, table: "Table", configs: Mapping[str, "RunConfig"]) -> None:
+    """Some method that `sphere search` can judge has every point of the file's grid."""
+    from sphere_replay.runs.search import candidates_of
+
+    if not table.grid:
+        return
+    refused = None
+    for row in table.rows:
+        if row.baseline is None:
+            continue
+        try:
+            candidates_of(configs[row.method], table.grid)
+        except (TypeError, UserError) as error:
+            refused = refused or f"{row.method}: {error}"
+        else:
+            return
+    raise UsageError(f"{path}: [grid]: {refused or 'no method has a baseline to be judged by'}")
 
 
 def _start(method: str, config: "RunConfig", data: Path | None) -> None:

@@ -1,14 +1,16 @@
 """Callbacks: replay's part of checkpoints and logs, and replay itself where one cannot subclass."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from sphere_replay.errors import DataError
+from sphere_replay.errors import ConfigError, DataError
 from sphere_replay.integrations.transformers.bookkeeping import Bookkeeping
 from sphere_replay.integrations.transformers.session import (
     ReplayArguments,
@@ -18,12 +20,17 @@ from sphere_replay.integrations.transformers.session import (
 )
 from sphere_replay.integrations.transformers.zero import refuse_zero
 from sphere_replay.language import (
+    TokenExamples,
     check_length,
+    class_numbers,
     is_encoder_decoder,
     longest_input,
 )
 from sphere_replay.language.rows import IGNORED
 from sphere_replay.scoring import is_sharded
+
+_LOOKED_AT = 256
+"""Examples by which it is judged whether answers are labels: more than a task has labels."""
 
 
 class ReplayBookkeeping(Bookkeeping[ReplaySession]):
@@ -39,6 +46,8 @@ class ReplayBookkeeping(Bookkeeping[ReplaySession]):
         dataset = getattr(kwargs["train_dataloader"], "dataset", None)
         check_lengths(dataset, longest_input(model))
         check_targets(dataset, encoder_decoder=is_encoder_decoder(model))
+        if self.session.asks_labels and isinstance(self.session.examples, TokenExamples):
+            check_answers(kwargs["train_dataloader"], self.session.examples)
         self.session.begin()
         self.restore(args, state)
 
@@ -201,6 +210,29 @@ def check_targets(dataset: Any, *, encoder_decoder: bool) -> None:
         raise DataError(
             f"all labels of the training set are {IGNORED}: there is nothing to learn, remember or "
             "replay; were the answers cut off by truncation, or masked?"
+        )
+
+
+def check_answers(loader: Any, examples: TokenExamples) -> None:
+    """Answers of the training set are labels, on which neighbours can vote.
+
+    Some of it is collated, because masks of prompts may come from the collator; no random number is
+    used up. What comes as a stream is judged by the first memories.
+    """
+    dataset: Any = getattr(loader, "dataset", None)
+    collate = getattr(loader, "collate_fn", None)
+    sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if collate is None or not sized or isinstance(dataset, IterableDataset):
+        return
+    places = range(0, len(dataset), max(1, math.ceil(len(dataset) / _LOOKED_AT)))
+    with torch.random.fork_rng(devices=[]):
+        rows = examples.rows(collate([dataset[place] for place in places])) if places else []
+    rows = [row for row in rows if examples.counts(row)]
+    if class_numbers(rows, [0] * len(rows)) is None:
+        raise ConfigError(
+            "the selection lets neighbours vote on answers, and those of the training set are free "
+            f"text: most of the {len(rows)} that were looked at occur once. Take select='sphere', "
+            "or a recipe with agreement=0"
         )
 
 

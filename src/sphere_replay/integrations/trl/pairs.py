@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from trl.trainer.dpo_trainer import DPOTrainer
 
-from sphere_replay.errors import DataError
+from sphere_replay.errors import ConfigError, DataError
 from sphere_replay.integrations.transformers.mixin import ReplayMixin
 from sphere_replay.integrations.transformers.zero import refuse_zero
 from sphere_replay.integrations.trl.groups import books_aside
@@ -99,6 +99,14 @@ class PairExamples:
 
 class PairReplayMixin(ReplayMixin):
     """Put it before a trainer on preferences: `class Mine(PairReplayMixin, RewardTrainer)`."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.replay.asks_labels:
+            raise ConfigError(
+                "the selection lets neighbours vote on answers, and a pair of answers is no label: "
+                "take select='sphere', or a recipe with agreement=0"
+            )
 
     def replay_examples(self) -> PairExamples:
         """Pairs."""
