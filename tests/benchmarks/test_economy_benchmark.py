@@ -16,6 +16,7 @@ from benchmarks.economy import (
     PUBLISHED,
     RESNET,
     Plan,
+    Saved,
     accuracies,
     settings_of,
 )
@@ -41,7 +42,7 @@ def save(path: Path, **tails: list[float]) -> None:
 def test_accuracies_are_paired_by_seed(tmp_path: Path) -> None:
     save(tmp_path / "runs.json", ER=[0.4, 0.5, 0.6], ER_calibrated=[0.5, 0.7, 0.9])
     save(tmp_path / "runs-economical.json", ER_calibrated=[0.49, 0.7])
-    cells = accuracies(tmp_path / "runs")
+    cells = accuracies(tmp_path, Saved("runs"))
     assert cells[PUBLISHED]["gain"]["mean"] == pytest.approx(20)
     assert cells[PUBLISHED]["gain"]["pairs"] == 3
     assert cells[PUBLISHED]["scored"] == 2.0
@@ -58,11 +59,11 @@ def test_accuracies_are_paired_by_seed(tmp_path: Path) -> None:
 def test_without_files_there_are_no_accuracies_and_one_seed_has_no_interval(
     tmp_path: Path,
 ) -> None:
-    assert accuracies(tmp_path / "runs") == {}
+    assert accuracies(tmp_path, Saved("runs")) == {}
     save(tmp_path / "runs.json", ER=[0.4], ER_calibrated=[0.5])
-    cells = accuracies(tmp_path / "runs")
-    assert list(cells) == [PUBLISHED]
-    assert BENCHMARK.columns["tail accuracy over ER"](cells[PUBLISHED]) == "+10.0"
+    cells = accuracies(tmp_path, Saved("runs"))
+    assert list(cells) == [ER, PUBLISHED]
+    assert BENCHMARK.columns["accuracy over ER"](cells[PUBLISHED]) == "+10.0"
 
 
 def test_contestants_differ_in_selection_and_schedule_alone() -> None:
