@@ -204,11 +204,13 @@ class CellGeometry:
             members = self.cells.members[places]
             total = torch.zeros(len(members), count, device=self.device)
             for cell, cols in enumerate(columns[batch], batch.start):
-                kernel, own = self._kernel(cell, cols, raw), spans[cell]
-                before = int(torch.searchsorted(cols, own.start))
-                kernel[:, before : before + own.stop - own.start].fill_diagonal_(0)
+                own = spans[cell]
                 rows = total[own.start - places.start : own.stop - places.start]
-                rows.index_add_(1, there.index_select(0, cols), kernel)
+                for part in torch.split(cols, _WIDTH):
+                    kernel = self._kernel(cell, part, raw)
+                    here = ((part >= own.start) & (part < own.stop)).nonzero()[:, 0]
+                    kernel[part[here] - own.start, here] = 0.0  # nobody votes on itself
+                    rows.index_add_(1, there.index_select(0, part), kernel)
             return members, total.masked_fill_(total < _NOTHING, 0.0)
 
         return in_order(sums, slices(len(spans), _VOTING_TOGETHER), self.device)
