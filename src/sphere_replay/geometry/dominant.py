@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.geometry.threads import in_order, slices
+from sphere_replay.numeric import accumulation_dtype
 
 _DOMINANT = 100.0
 """Times the mean size of a vector's values."""
@@ -34,14 +35,15 @@ class Dominant(NamedTuple):
         self, costs: Callable[[Tensor, slice], Tensor], eps: float, *, others_only: bool
     ) -> Tensor:
         """exp(-C/eps) times them, `[m, p]`, by exact costs `[k, n]` of their places to a part."""
-        precise = self.values.double()
+        precise = accumulation_dtype(self.values.device)
+        values = self.values.to(precise)
 
         def to_part(part: slice) -> Tensor:
-            kernel = (costs(self.places, part).double() / -eps).exp_()
+            kernel = (costs(self.places, part).to(precise) / -eps).exp_()
             if others_only:
                 own = (self.places >= part.start) & (self.places < part.stop)
                 kernel[own.nonzero()[:, 0], self.places[own] - part.start] = 0.0
-            return kernel.T @ precise
+            return kernel.T @ values
 
         parts = slices(len(self.others), _AT_ONCE)
         return torch.cat(list(in_order(to_part, parts, self.others.device)))

@@ -1,6 +1,5 @@
 """Callbacks: replay's part of checkpoints and logs, and replay itself where one cannot subclass."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from sphere_replay.language import (
     longest_input,
 )
 from sphere_replay.language.rows import IGNORED
+from sphere_replay.numeric import spread
 from sphere_replay.scoring import is_sharded
 
 _LOOKED_AT = 256
@@ -224,7 +224,7 @@ def check_answers(loader: Any, examples: TokenExamples) -> None:
     sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if collate is None or not sized or isinstance(dataset, IterableDataset):
         return
-    places = range(0, len(dataset), max(1, math.ceil(len(dataset) / _LOOKED_AT)))
+    places = spread(len(dataset), _LOOKED_AT).tolist()
     with torch.random.fork_rng(devices=[]):
         rows = examples.rows(collate([dataset[place] for place in places])) if places else []
     rows = [row for row in rows if examples.counts(row)]
