@@ -5,7 +5,7 @@ that the rescorings of its beginning count as often as they happen. Accuracies c
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -211,10 +211,10 @@ def accuracies(folder: Path, saved: Saved) -> dict[str, Cell]:
     return cells
 
 
-def _saved(path: Path, method: str) -> dict[int, Cell]:
-    """Finished runs of a method by seed; none if there is no such file."""
+def _saved(path: Path, method: str) -> dict[Hashable, Cell]:
+    """Finished runs of a method by what pairs them; none if there is no such file."""
     runs = load_collection(path).runs if path.exists() else []
-    return {run["seed"]: run for run in runs if run["method"] == method}
+    return {run.get("pair", run["seed"]): run for run in runs if run["method"] == method}
 
 
 def _figures(difference: PairedDifference) -> Cell:
