@@ -1,6 +1,7 @@
 """Numbers that never lie: degenerate input has a defined result, bad input a clear error."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy
@@ -188,6 +189,13 @@ def test_results_keep_the_increments_precision() -> None:
     assert allocate(random(10).bfloat16(), features).weights.dtype == torch.float32
 
 
+def test_an_allocation_prints_as_one_line_without_its_vectors() -> None:
+    exact = repr(allocate(random(400), random(400, 3)))
+    assert re.fullmatch(r"Allocation\(400 memories, ESS \d+\.\d, mass .*, T [^,]*\)", exact)
+    certified = repr(allocate(random(400), random(400, 3), geometry="cells"))
+    assert re.search(r", TV within \d+\.\d\d%\)$", certified)
+
+
 def test_inputs_are_left_alone() -> None:
     features, increments = random(20, 4), random(20)
     copies = features.clone(), increments.clone()
@@ -242,6 +250,10 @@ class TestErrors:
     def test_impossible_running_scales(self, scale: float) -> None:
         with pytest.raises(ValueError, match="running_scale must be finite"):
             allocate(random(4), random(4, 2), running_scale=scale)
+
+    def test_a_negative_budget(self) -> None:
+        with pytest.raises(ValueError, match=r"budget counts bytes .* got -1"):
+            allocate(random(4), random(4, 2), budget=-1)
 
     def test_geometry_of_another_size(self) -> None:
         with pytest.raises(ValueError, match="3 increments but a geometry of 4 memories"):

@@ -103,6 +103,29 @@ def test_the_five_line_loop_draws_and_leaves_the_model_untouched() -> None:
     assert len(scales) == 3  # as many as there were scorings
 
 
+def test_scoring_copies_a_chunk_at_a_time_and_never_writes_into_the_memory() -> None:
+    model, sizes = Net(), []
+    memory = remembered(size=1200, capacity=1200)
+    stored = memory["x"].clone()
+
+    def doubled_in_place(x: Tensor) -> Tensor:
+        sizes.append(len(x))
+        return x.mul_(2)
+
+    learnt(model)
+    weights = []
+    for prepare in (doubled_in_place, lambda x: x * 2):
+        replay = Replay(
+            memory, select=SPHERE, model=model, lr=0.1, prepare=prepare, generator=generator(2)
+        )
+        weighting = replay.draw(8).weighting
+        assert weighting is not None
+        weights.append(weighting.weights)
+    assert sizes == 2 * [512, 512, 176]  # one pass before the virtual step, one after
+    assert torch.equal(memory["x"], stored)
+    assert torch.equal(*weights)
+
+
 def test_its_weights_are_those_of_allocate_after_a_virtual_step_by_hand() -> None:
     model = Net()
     memory = Memory(40, generator=generator(1))

@@ -72,6 +72,14 @@ class Allocation:
     def __len__(self) -> int:
         return len(self.weights)
 
+    def __repr__(self) -> str:
+        certified = "" if self.error is None else f", TV within {self.error.total_variation:.2%}"
+        return (
+            f"Allocation({len(self)} memories, ESS {self.effective_sample_size:.1f}, "
+            f"mass {self.mass:.3g}, eps_S {self.eps_s:.3g}, eps_T {self.eps_t:.3g}, "
+            f"T {self.temperature:.3g}{certified})"
+        )
+
     def to(self, dtype: torch.dtype) -> "Allocation":
         """The same allocation with its vectors in another precision."""
         return replace(

@@ -83,6 +83,8 @@ def build_geometry(
     of `before` stay in their cells.
     """
     distance, kind, budget = distance or SquaredEuclidean(), Kind(kind), int(budget)
+    if budget < 0:
+        raise ValueError(f"budget counts bytes for distances and cannot be negative, got {budget}")
     source = distance.source(features)
     size = f"{source.size} memories"
     points = isinstance(source, PointSource)

@@ -27,6 +27,7 @@ from sphere_replay.language.ranks import Ranks
 from sphere_replay.language.rows import Row, check_length, row_length
 from sphere_replay.language.settings import LanguageReplaySettings
 from sphere_replay.replay import Draw
+from sphere_replay.replay.selections import asks_labels
 from sphere_replay.scoring import Scores, is_sharded, score_batches
 from sphere_replay.scoring.restoring import finite_gradients
 from sphere_replay.storage.trees import State
@@ -89,8 +90,7 @@ class LanguageReplay:
     @property
     def asks_labels(self) -> bool:
         """Whether neighbours vote on answers, which must then be labels, not free text."""
-        recipe = getattr(self.engine.selection, "recipe", None)
-        return bool(getattr(recipe, "agreement", 0.0) > 0)
+        return asks_labels(self.engine.selection)
 
     def start_task(self, task: int | None = None) -> None:
         """The next draw rescores, and rows belong to this task; to the next one unless given."""

@@ -17,12 +17,10 @@ from sphere_replay.memory.rows import (
     count_rows,
     describe_row,
 )
+from sphere_replay.memory.stamps import Stamps
 from sphere_replay.memory.state import check_keys
 from sphere_replay.storage.trees import State
 from sphere_replay.validation import check_counts
-
-_BLOCK = 128
-"""Slots that are looked through together for recent writes."""
 
 _HEAD = ("capacity", "seen", "edits", "admission", "generator")
 """Entries of a state besides the rows; old states lack the number of edits."""
@@ -77,15 +75,11 @@ class Memory:
         self.device = torch.device(device)
         self._check_generator()
         self._storage: dict[str, Tensor] = {}
-        blocks = -(-capacity // _BLOCK)
         # Tensors made in inference mode could not be written to outside it. Decisions and versions
         # stay on the CPU: only fields are worth a transfer.
         with torch.inference_mode(False):
             self._versions = torch.full((capacity,), -1, device="cpu")
-            self._written = torch.zeros(blocks * _BLOCK, dtype=torch.int64, device="cpu")
-            """The write after which each slot is as it is."""
-            self._block_written = torch.zeros(blocks, dtype=torch.int64, device="cpu")
-            """The last write to each block of slots: a few are found without looking at all."""
+            self._stamps = Stamps(capacity)
         self._filled = 0
         self._seen = 0
         self._edits = 0
@@ -150,10 +144,7 @@ class Memory:
 
     def written(self, since: Mark) -> Tensor:
         """Slots, ascending, that were written after a `mark` of this memory; int64, on the CPU."""
-        blocks = (self._block_written > since.writes).nonzero().squeeze(1)
-        written = self._written.view(-1, _BLOCK).index_select(0, blocks) > since.writes
-        block, place = written.nonzero(as_tuple=True)
-        slots = blocks[block] * _BLOCK + place
+        slots = self._stamps.after(since.writes)
         return slots[slots < self._filled]
 
     def add(self, insight: Insight | None = None, /, **fields: Tensor) -> Tensor:
@@ -242,8 +233,7 @@ class Memory:
         self._versions.fill_(-1)[: self._filled] = state["versions"]
         self._writes += 1
         self._loaded = self._writes
-        self._written.fill_(self._writes)
-        self._block_written.fill_(self._writes)
+        self._stamps.put_all(self._writes)
         for name, values in state["fields"].items():
             self[name].copy_(values)
 
@@ -327,8 +317,7 @@ class Memory:
         rows: Tensor,
         fields: Mapping[str, Tensor],
     ) -> None:
-        self._written[places] = self._writes
-        self._block_written[places // _BLOCK] = self._writes
+        self._stamps.put(places, self._writes)
         places = places.to(self.device)
         for name, values in fields.items():
             chosen = values.detach()

@@ -194,11 +194,10 @@ class Replay:
         factor = _factor(self._scaler, self.optimizer)
         if factor == 1.0:
             self._notice_scaled_gradients()
-        slots = slots.to(self.memory.device)
         return score(
             self.model,
-            self.memory[self._inputs][slots],
-            wanted[slots],
+            self.memory[self._inputs],
+            wanted,
             lr=self._lr,
             forward=self._forward,
             loss=self._loss or cross_entropy_per_example,
@@ -206,6 +205,7 @@ class Replay:
             grad_scale=factor,
             prepare=self._prepare,
             increments=increments,
+            rows=slots.to(self.memory.device),
         )
 
     def _notice_scaled_gradients(self) -> None:

@@ -252,6 +252,14 @@ def selection_by(recipe: Sphere) -> SphereSelection:
     return SphereSelection(recipe)
 
 
+def asks_labels(select: object) -> bool:
+    """Whether neighbours vote on labels in a selection, in one of this name, or in a recipe."""
+    if isinstance(select, str):
+        return select == "sphere-calibrated"
+    recipe = getattr(select, "recipe", select)
+    return bool(getattr(recipe, "agreement", 0.0) > 0)
+
+
 CALIBRATED_EVERY = 16
 """Draws between rescorings of the calibrated selection: what backs a label changes slowly."""
 

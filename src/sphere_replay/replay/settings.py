@@ -18,6 +18,7 @@ from sphere_replay.replay.selections import (
     MEMBERS,
     SELECTIONS,
     Selection,
+    asks_labels,
     selection_by,
     selection_named,
 )
@@ -90,7 +91,7 @@ class ReplaySettings:
     ) -> None:
         """Refuse values that no replay can work with; `distinct` draws need enough candidates."""
         names = list(selections)
-        if self._asks_labels and "sphere-calibrated" not in names:
+        if asks_labels(self.select) and "sphere-calibrated" not in names:
             raise ConfigError(
                 f"{self.select} asks neighbours about stored class labels, and these memories have "
                 f"none: choose another selection, such as {names[0]}"
@@ -143,13 +144,6 @@ class ReplaySettings:
     def _ranked(self) -> int:
         """How many increments `mir-top` draws from."""
         return self.replay_batch
-
-    @property
-    def _asks_labels(self) -> bool:
-        if isinstance(self.select, str):
-            return self.select == "sphere-calibrated"
-        recipe = getattr(self.select, "recipe", self.select)
-        return bool(getattr(recipe, "agreement", 0.0) > 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sphere_replay.geometry import Grouping
+from sphere_replay.geometry.threads import slices
 from sphere_replay.scoring.folding import FOLDED_CHUNK, FoldedForward, can_fold
 from sphere_replay.scoring.restoring import (
     forget_casts,
@@ -99,6 +100,7 @@ def score(
     chunk: int | None = None,
     prepare: Callable[[Tensor], Tensor] | None = None,
     increments: bool = True,
+    rows: Tensor | None = None,
 ) -> Scores:
     """How the loss of each stored example would change after the next update.
 
@@ -126,13 +128,16 @@ def score(
         prepare: Turns a chunk of stored inputs into model inputs (to float, to the device).
         increments: False for losses and features alone: one forward, no step, and no gradient
             needed.
+        rows: Which of them to score, int64 `[n]`; all unless given. They are copied a chunk at a
+            time: a large memory is never copied whole, and a forward that writes into its input
+            does not write into the memory.
 
     Raises:
         RuntimeError: if no parameter has a gradient to follow.
         ValueError: for inputs that do not match, or a loss or feature that is not finite, naming
             the slot.
     """
-    count = _checked_count(inputs, targets, mode, chunk)
+    count = _checked_count(inputs, targets, rows, mode, chunk)
     step = VirtualStep(model, lr, optimizer, grad_scale) if increments else None
     forward = forward or _own_forward(model, mode, _device(model, step))
     refresh = forward.refresh if isinstance(forward, FoldedForward) else None
@@ -141,19 +146,23 @@ def score(
     elif chunk is None:
         chunk = DEFAULT_CHUNK if refresh is None else FOLDED_CHUNK
 
-    if prepare is not None and chunk >= count:
-        inputs, prepare = prepare(inputs), None  # one chunk is held for both passes
+    wanted = targets if rows is None else targets[rows]
+    if chunk >= count:  # one chunk is held for both passes
+        inputs, rows = inputs if rows is None else inputs[rows], None
+        inputs, prepare = inputs if prepare is None else prepare(inputs), None
+    places = slices(count, chunk)
+    held: Sequence[slice | Tensor] = places if rows is None else torch.split(rows, chunk)
 
-    def evaluate(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        stored, wanted = batch
-        features, logits = forward(prepare(stored) if prepare else stored)
-        losses = loss(logits, wanted.to(logits.device))
-        _check_outputs(features, losses, stored.shape[0])
+    def evaluate(batch: tuple[slice | Tensor, slice]) -> tuple[Tensor, Tensor]:
+        where, place = batch
+        stored = inputs[where]
+        features, logits = forward(stored if prepare is None else prepare(stored))
+        losses = loss(logits, wanted[place].to(logits.device))
+        _check_outputs(features, losses, place.stop - place.start)
         return features, losses
 
-    batches = list(zip(torch.split(inputs, chunk), torch.split(targets, chunk), strict=True))
-    scores = _score(model, step, batches, evaluate, mode, refresh)
-    return replace(scores, labels=class_numbers(targets))
+    scores = _score(model, step, list(zip(held, places, strict=True)), evaluate, mode, refresh)
+    return replace(scores, labels=class_numbers(wanted))
 
 
 def score_batches(
@@ -245,14 +254,16 @@ def _own_forward(model: nn.Module, mode: str, device: torch.device) -> Forward:
     return FoldedForward(model) if folds else own
 
 
-def _checked_count(inputs: Tensor, targets: Tensor, mode: str, chunk: int | None) -> int:
+def _checked_count(
+    inputs: Tensor, targets: Tensor, rows: Tensor | None, mode: str, chunk: int | None
+) -> int:
     """How many examples there are to score."""
-    count = inputs.shape[0]
+    count = inputs.shape[0] if rows is None else rows.shape[0]
     if count == 0:
         raise ValueError("there is nothing to score: pass at least one stored example")
-    if count != targets.shape[0]:
+    if len(inputs) != len(targets):
         raise ValueError(
-            f"{count} inputs but {len(targets)} targets: both need one row per stored example"
+            f"{len(inputs)} inputs but {len(targets)} targets: both need one row per stored example"
         )
     if mode not in ("eval", "train"):
         raise ValueError(f"mode must be 'eval' or 'train', got {mode!r}")
