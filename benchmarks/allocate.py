@@ -6,15 +6,17 @@ of medians taken in turns in one run, in float32 and on all threads.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from benchmarks import harness
+from benchmarks import before, harness
 from benchmarks.conditions import busy_process, trained_features
 from benchmarks.harness import (
     TWO_DIGITS,
@@ -26,6 +28,7 @@ from benchmarks.harness import (
     option,
     whole,
 )
+from benchmarks.inputs import inputs
 from benchmarks.naive import available_peers, naive_weights, topk_weights
 from benchmarks.rendering import Progress
 from benchmarks.timing import milliseconds, peak_memory
@@ -49,6 +52,7 @@ _FARTHEST = 25
 RATIOS = {
     "naive / sphere": ("naive", "sphere"),
     "topk / sphere": ("topk", "sphere"),
+    "before / sphere": ("before", "sphere"),
     "sphere / gemm": ("sphere", "gemm"),
     "sphere / gemm into": ("sphere", "gemm_into"),
     "sphere / passes": ("sphere", "passes"),
@@ -67,6 +71,10 @@ class Plan(harness.Plan):
 
     sizes: Sequence[int] = option(SIZES, "memories", type=whole(2), nargs="+", metavar="M")
     dims: Sequence[int] = option(DIMS, "features per memory", type=whole(2), nargs="+", metavar="D")
+    before: Path | None = option(
+        None, "an earlier source tree to compare with", type=Path, metavar="SRC"
+    )
+    before_up_to: int = 8000
     main_dim: int = 512
     """Memory is measured at this d only, and so is everything from `main_dim_from` on."""
     main_dim_from: int = 32000
@@ -119,7 +127,11 @@ def measure(plan: Plan, progress: Progress) -> list[Cell]:
     for size, dim in pairs:
         progress(f"m = {size}, d = {dim}")
         warm_up = size < plan.warm_up_below
-        timing = plan.race(_contestants(plan, size, dim), warm_up=warm_up)
+        calls = _contestants(plan, size, dim)
+        with ExitStack() as others:
+            if plan.before is not None and size <= plan.before_up_to:
+                calls["before"] = others.enter_context(before.allocations(plan.before, size, dim))
+            timing = plan.race(calls, warm_up=warm_up)
         seconds = timing.seconds
         if "tiled" not in seconds and size >= plan.tiled_from:
             seconds["tiled"] = seconds["sphere"]  # the library's own choice at this size
@@ -184,16 +196,6 @@ def workload(name: str, size: int, dim: int) -> Call:
     return _allocators(increments, features)[name]
 
 
-def inputs(size: int, dim: int) -> tuple[Tensor, Tensor]:
-    """δ `[m]`, noise with a tenth of positive spikes, and standard normal h `[m, d]`."""
-    generator = torch.Generator().manual_seed(size * 4096 + dim)
-    features = torch.randn(size, dim, generator=generator)
-    increments = 0.1 * torch.randn(size, generator=generator)
-    spikes = torch.randperm(size, generator=generator)[: max(1, size // 10)]
-    increments[spikes] += 1 + torch.rand(len(spikes), generator=generator)
-    return increments, features
-
-
 def _allocators(increments: Tensor, features: Tensor) -> dict[str, Call]:
     """Whole allocations by name; a geometry is built within the call, as `allocate` would."""
     recipe, distance = Sphere.vision(), SquaredEuclidean()
@@ -255,6 +257,12 @@ def _passes(unit: Tensor) -> Call:
             vector @ kernel, vector @ kernel
 
     return lambda: undisturbed(passes, size, unit.device)
+
+
+def _setting(plan: Plan) -> str:
+    if plan.before is None:
+        return ""
+    return f"`before` is an allocation by an earlier tree, {before.described(plan.before)}."
 
 
 def _in_case(case: str) -> Callable[[Cell], bool]:
@@ -336,6 +344,7 @@ BENCHMARK = Benchmark(
             for dim, most in ((100, 5.25), (512, 2.9))
         ),
     ),
+    setting=_setting,
     legend=f"""
         m memories with d features each, standard normal, float32. `naive` is Algorithm 1 of the
         paper written down with dense matrices and fully sorted rows, `topk` the same with

@@ -1,6 +1,8 @@
 """The benchmark of allocations compares equals, at sizes where all of them can take part."""
 
 import os
+import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import harness, timing
-from benchmarks.allocate import BENCHMARK, Plan, inputs, measure, ratios, workload
+import sphere_replay
+from benchmarks import before, harness, timing
+from benchmarks.allocate import BENCHMARK, Plan, measure, ratios, workload
 from benchmarks.conditions import busy_process
 from benchmarks.harness import Cell, Target
+from benchmarks.inputs import inputs
 from benchmarks.naive import (
     Allocator,
     keops_weights,
@@ -21,6 +25,7 @@ from benchmarks.naive import (
 )
 from benchmarks.rendering import Progress
 from sphere_replay import Allocation, Sphere, allocate
+from sphere_replay.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +116,31 @@ def test_limits_decide_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert takers[1] == {"sphere", "gemm", "gemm_into", "dense", "tiled", "unkept"}
     assert takers[2] == {"sphere", "gemm", "dense", "tiled", "unkept"}
     assert takers[3] == {"sphere", "gemm", "tiled"}
+
+
+def test_an_earlier_tree_takes_part_in_a_process_of_its_own() -> None:
+    tree = Path(sphere_replay.__file__).parent.parent
+    plan = replace(BENCHMARK.quick, sizes=(20,), dims=(4,), before=tree, least_seconds=0)
+    (found,) = measure(replace(plan, busy_at=(), trained_at=()), Progress())
+    seconds = found["seconds"]
+    assert found["ratios"]["before / sphere"] == seconds["before"] / seconds["sphere"]
+
+
+def test_a_folder_without_an_earlier_tree_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="usually src"),
+        before.allocations(tmp_path, size=20, dim=4),
+    ):
+        pass
+
+
+def test_an_earlier_tree_is_called_by_its_commit_or_else_its_folder(tmp_path: Path) -> None:
+    assert before.described(tmp_path) == tmp_path.name
+    (tmp_path / "file").write_text("text")
+    identity = ("-c", "user.name=Someone", "-c", "user.email=someone@example.org")
+    for words in (("init", "-q"), ("add", "file"), (*identity, "commit", "-q", "-m", "A file")):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert re.fullmatch(r"commit [0-9a-f]+ of \d{4}-\d\d-\d\d", before.described(tmp_path))
 
 
 def cell(size: int, dim: int, peak: float | None = None, **seconds: float) -> Cell:

@@ -1,6 +1,7 @@
 """Policies that read labels: what they keep, step by step, and how balanced it is."""
 
 from collections import Counter
+from random import Random
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from sphere_replay.memory import Admission, ClassBalanced, GreedyBalanced, Memory
+from sphere_replay.memory.class_slots import ClassSlots
 from tensors import seeded
 
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=80)
@@ -178,3 +180,15 @@ def test_label_errors(policy: type[ClassBalanced] | type[GreedyBalanced]) -> Non
     Memory(4, shared, generator=seeded()).add(y=torch.zeros(2).long())
     with pytest.raises(ValueError, match="a policy object of its own"):
         Memory(4, shared, generator=seeded()).add(y=torch.zeros(2).long())
+
+
+@given(labels=LABELS, capacity=st.integers(1, 12), draws=st.randoms(use_true_random=False))
+def test_the_largest_classes_are_those_of_a_fresh_count(
+    labels: list[int], capacity: int, draws: Random
+) -> None:
+    held = ClassSlots()
+    for label in labels:
+        held.fill(label) if len(held) < capacity else held.replace(label, draws.random())
+        fresh = ClassSlots()
+        fresh.load_state_dict(held.state_dict())
+        assert held.largest() == fresh.largest()

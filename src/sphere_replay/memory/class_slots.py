@@ -18,6 +18,8 @@ class ClassSlots:
     def __init__(self) -> None:
         self._slots: dict[int, list[int]] = {}
         self._total = 0
+        self._largest: list[int] = []
+        """Found when asked for; empty until then. Of many classes few change their rank."""
 
     def __len__(self) -> int:
         """Filled slots over all classes."""
@@ -40,15 +42,18 @@ class ClassSlots:
         return self._slots[label][index]
 
     def largest(self) -> list[int]:
-        """The class with the most slots; several if they tie."""
-        most = max(map(len, self._slots.values()))
-        return [label for label, slots in self._slots.items() if len(slots) == most]
+        """The class with the most slots; several if they tie. Not to be written to."""
+        if not self._largest:
+            most = max(map(len, self._slots.values()))
+            self._largest = [label for label, slots in self._slots.items() if len(slots) == most]
+        return self._largest
 
     def fill(self, label: int) -> int:
         """Give the first empty slot to a class."""
         slot = self._total
         self._slots.setdefault(label, []).append(slot)
         self._total += 1
+        self._largest.clear()
         return slot
 
     def replace(self, label: int, uniform: float) -> int:
@@ -56,7 +61,7 @@ class ClassSlots:
         largest = self.largest()
         most = len(self._slots[largest[0]])
         rank, index = divmod(int(uniform * most * len(largest)), most)
-        loser = largest[rank]
+        loser = largest.pop(rank)
         slots = self._slots[loser]
         # The last slot moves into the gap: order carries no meaning, and this costs O(1).
         slot, slots[index] = slots[index], slots[-1]
@@ -64,6 +69,8 @@ class ClassSlots:
         if not slots:
             del self._slots[loser]
         self._slots.setdefault(label, []).append(slot)
+        if self.count(label) >= most:
+            largest.clear()
         return slot
 
     def state_dict(self) -> State:
@@ -86,6 +93,7 @@ class ClassSlots:
         rest = iter(slots)
         self._slots = {label: [next(rest) for _ in range(count)] for label, count in counts.items()}
         self._total = len(slots)
+        self._largest.clear()
 
 
 def offered_labels(offer: Offer, held: int, *, label: str, policy: str) -> Tensor:
