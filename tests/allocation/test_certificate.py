@@ -132,6 +132,45 @@ def test_true_errors_of_large_geometries_lie_inside(
     assert inside == 6
 
 
+@pytest.mark.parametrize("few", [20, 90])
+def test_risks_far_apart_are_certified_where_kernels_are_no_numbers(few: int) -> None:
+    directions = torch.eye(4)[[0, 1]].repeat_interleave(torch.tensor([few, 400 - few]), dim=0)
+    features = directions + 0.01 * torch.randn(400, 4, generator=seeded(3))
+    increments = torch.where(torch.arange(400) < few, 1.0, 0.01)
+    recipe = Sphere(eps_s=0.01, eps_t=0.01, tau=0.2)
+    found, true = (allocate(increments, features, recipe, geometry=k) for k in ("cells", "exact"))
+    assert float(true.probabilities[:few].sum()) > 0.5
+    assert found.error is not None
+    assert variation(found, true) <= found.error.total_variation
+    if few <= 64:  # so many are carried exactly
+        assert found.error.total_variation < 0.1
+
+
+def test_logarithms_certify_as_plain_numbers_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    increments, features, _ = memories(0)
+    noisy: Geometry = Noisy(features, 0.03, 0)
+    plain = allocate(increments, noisy).error
+    monkeypatch.setattr("sphere_replay.allocation.certificate._PLAIN_UP_TO", -1.0)
+    by_logarithms = allocate(increments, noisy).error
+    assert plain is not None
+    assert by_logarithms is not None
+    assert by_logarithms.total_variation == pytest.approx(plain.total_variation, rel=1e-4)
+
+
+def test_votes_on_many_labels_are_asked_for_some_memories_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    increments, features, labels = memories(0)
+    noisy: Geometry = Noisy(features, 0.03, 0)
+    recipe = RECIPES["backed"]
+    at_once = allocate(increments, noisy, recipe, labels=labels).error
+    monkeypatch.setattr("sphere_replay.allocation.certificate._VOTES_HELD", 1)
+    one_by_one = allocate(increments, noisy, recipe, labels=labels).error
+    assert at_once is not None
+    assert one_by_one is not None
+    assert one_by_one.total_variation == pytest.approx(at_once.total_variation, rel=1e-5)
+
+
 def test_a_good_geometry_is_told_from_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sphere_replay.geometry.grouping.LEAST_MEMBERS", 16)
     monkeypatch.setattr("sphere_replay.geometry.large.PAIRS", 100)

@@ -93,6 +93,15 @@ def test_strangers_form_cells_of_their_own() -> None:
     assert strange.isdisjoint(again.cells[100:].tolist())
 
 
+def test_many_strangers_do_not_multiply_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.grouping.MOST_CELLS", 20)
+    features = clusters()
+    first = group(features)
+    features[:150] = 30 + random(150, 8, seed=6)
+    again = group(features, first)
+    assert (again.moved, len(again.members()) < 40) == (0, True)
+
+
 @pytest.mark.parametrize("size", [SIZE - 50, SIZE + 50])
 def test_a_memory_may_grow_and_shrink(size: int) -> None:
     first = group(clusters(SIZE))

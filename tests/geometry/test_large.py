@@ -203,9 +203,21 @@ def test_logarithms_are_numbers_and_take_few_products(
         return plain(self, eps, vectors, others_only=others_only)
 
     monkeypatch.setattr(CellGeometry, "apply_kernel", counted)
-    log_vector[7] = 1e6
+    geometry.apply_log_kernel(0.3, log_vector * 10)  # two hundred bands, of which few can matter
+    assert products <= 3
+    products, log_vector[7] = 0, 1e6
     geometry.apply_log_kernel(0.3, log_vector)
-    assert products == 1
+    assert products == 0
+
+
+def test_logarithms_of_few_are_carried_however_far() -> None:
+    far_apart = torch.cat([torch.eye(4)[:1].repeat(20, 1), torch.eye(4)[1:2].repeat(380, 1)])
+    features = far_apart + 0.01 * random(400, 4)
+    log_vector = torch.where(torch.arange(400) < 20, 0.0, -495.0).double()
+    geometry = CellGeometry(source(features), pairs=100)
+    found = geometry.apply_log_kernel(0.01, log_vector)
+    expected = exact(geometry, features).apply_log_kernel(0.01, log_vector)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("name", DISTANCES)
@@ -306,6 +318,28 @@ def test_coincident_memories_count_fully_at_any_scale() -> None:
     torch.testing.assert_close(geometry.apply_kernel(1e-12, ones), copies)
     torch.testing.assert_close(geometry.apply_kernel(1e-12, ones, others_only=True), copies - 1)
     assert geometry.neighbor_radius([1]).median() == 0
+
+
+@pytest.mark.parametrize("eps", [2e-3, 5e-4])
+def test_roots_of_small_distances_show_no_rounding(eps: float) -> None:
+    features = random(750, 8).repeat(2, 1)
+    geometry = CellGeometry(source(features, Euclidean()))
+    twins = geometry.apply_kernel(eps, torch.ones(1500))
+    torch.testing.assert_close(twins, torch.full_like(twins, 2.0), rtol=1e-3, atol=0.0)
+
+
+@pytest.mark.parametrize("dim", range(1, 9))
+def test_cells_with_all_directions_of_their_own_have_nothing_in_common(dim: int) -> None:
+    for seed in range(5):
+        flat = random(1500, dim, seed=seed) @ random(dim, 32, seed=seed + 1)
+        assert float(CellGeometry(source(flat), pairs=100)._moments.share.max()) < 100
+
+
+def test_diagnostics_leave_no_plans_behind() -> None:
+    geometry = CellGeometry(source(clustered(600)), pairs=100)
+    geometry.plan(0.3)
+    geometry.neighborhood(0.3)
+    assert geometry.explained().count("eps") == 2  # of the kernel, and of its square
 
 
 def test_a_cluster_of_one_point_is_cut_into_cells_of_bearable_size() -> None:

@@ -134,7 +134,9 @@ def _counted(cast: Tensor, own: Tensor, counts: Tensor, votes: Votes) -> Tensor:
     """Votes for all classes `[n, c]` as they count, of memories with labels `[n]` of their own."""
     if votes is Votes.PLAIN:
         return cast
-    return cast / (counts - torch.nn.functional.one_hot(own, len(counts))).clamp(min=1)
+    others = counts.to(cast.dtype).expand_as(cast).clone()
+    others[torch.arange(len(own), device=own.device), own] -= 1
+    return cast / others.clamp_(min=1)
 
 
 def votes_cast(

@@ -47,6 +47,11 @@ _CONFIDENCE, _QUANTILE = 0.99, 2.334
 
 _COLUMNS = 1 << 12
 """Of these rows, that a thread looks at."""
+_PLAIN_UP_TO, _NO_SHARE = 40.0, 80.0
+"""Risks further apart than so many temperatures are asked for by logarithms, as the transport takes
+them; and a logarithm that no share of the transport has, unless it is wrong by far."""
+_VOTES_HELD = 1 << 22
+"""Of sampled memories for all labels at a time."""
 _DOUBTFUL = 0.01
 """Times the mean size of a consensus: about where its sign is in doubt."""
 SEED = 20
@@ -140,8 +145,10 @@ class _Question(NamedTuple):
     eps: float
     others_only: bool
     """Whether a memory's own column counts for nothing."""
-    answer: Callable[[Tensor, Tensor], Tensor]
-    """Of some columns of the rows `[n, k]`, and the memories these are `[k]`."""
+    answer: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """Of some columns of the rows `[n, k]`, the memories these are `[k]`, and those asked for."""
+    logarithms: bool = False
+    """Whether it is asked of the kernel's logarithm, which may be that of no number."""
 
 
 class _Terms:
@@ -168,20 +175,22 @@ class _Terms:
             gap += (result.target.sum() - 1).abs()
             self.missed = self._alpha * float(gap) / (2 * result.mass)
         self._questions: dict[str, _Question] = {}
+        self._counts = torch.ones(1, dtype=torch.int64, device=delta.device)
         if trace.row_sums is not None:
             alone = trace.row_sums == 0
             share = (self._passed / trace.row_sums.masked_fill(alone, 1.0)).masked_fill(alone, 0.0)
             self._alone = alone
             averaged = torch.stack([torch.ones_like(delta), delta, share], dim=1)
             self._questions["averages"] = _Question(
-                result.eps_s, recipe.leave_one_out, lambda kernel, who: kernel @ averaged[who]
+                result.eps_s, recipe.leave_one_out, lambda kernel, who, _: kernel @ averaged[who]
             )
         if trace.log_reached is not None:
-            self._a = ((result.support - result.support.max()) / result.temperature).exp()
-            carried = torch.stack([self._a, (-trace.log_reached).exp()], dim=1)
-            self._questions["transport"] = _Question(
-                result.eps_t, False, lambda kernel, who: kernel @ carried[who]
-            )
+            log_a = (result.support - result.support.max()) / result.temperature
+            carried = torch.stack([log_a, -trace.log_reached], dim=1)
+            self._carried = carried
+            far_apart = float(log_a.min()) < -_PLAIN_UP_TO
+            answer = self._log_plan if far_apart else self._plan
+            self._questions["transport"] = _Question(result.eps_t, False, answer, far_apart)
         if result.agreement > 0 and labels is not None:
             _, self._belongs, self._counts = torch.unique(
                 labels, return_inverse=True, return_counts=True
@@ -194,12 +203,16 @@ class _Terms:
         if self._trace.log_reached is None:
             return
         sent = _answers(self._rows, chosen, {name: self._questions[name]})[name][:, 0]
-        common = float((sent / self._trace.log_reached[chosen].exp()).mean())
+        common = float(sent.mean())
         if 0 < common < math.inf:
             self._common = common
 
     def of(self, chosen: Tensor) -> Tensor:
-        """Terms `[n]` of some memories."""
+        """Terms `[n]` of some memories; so many at a time that votes on all labels can be held."""
+        held = max(1, _VOTES_HELD // len(self._counts))
+        return torch.cat([self._of(some) for some in torch.split(chosen, held)])
+
+    def _of(self, chosen: Tensor) -> Tensor:
         result, recipe = self._result, self._recipe
         answers = _answers(self._rows, chosen, self._questions)
         consensus = self._delta[chosen]
@@ -239,17 +252,29 @@ class _Terms:
 
     def _transport_error(self, chosen: Tensor, carried: Tensor, risk_error: Tensor) -> Tensor:
         """Of the target: |q̂ - q|."""
-        result, log_reached = self._result, self._trace.log_reached
-        assert log_reached is not None
-        sent, received = carried.T
-        size = len(result.target)
-        target = self._a[chosen] * received / (self._common * size)
-        divided = (sent / (self._common * log_reached[chosen].exp()) - 1).abs() / size
+        result, size = self._result, len(self._result.target)
+        sent, received = carried.T / self._common
+        target = received / size
+        divided = (sent - 1).abs() / size
         risk = target * torch.expm1(risk_error / result.temperature).abs()
         error: Tensor = (result.target[chosen] - target).abs() + divided + 2 * risk
         return error
 
-    def _votes(self, kernel: Tensor, who: Tensor) -> Tensor:
+    def _plan(self, kernel: Tensor, who: Tensor, chosen: Tensor) -> Tensor:
+        """What a memory sends to the others and receives from them: (Eâ)/Ẑ and â E(1/Ẑ)."""
+        return (kernel @ self._carried[who].exp()) * self._carried[chosen].flip(1).exp()
+
+    def _log_plan(self, exponents: Tensor, who: Tensor, chosen: Tensor) -> Tensor:
+        """The same where neither a kernel nor a risk need be a number: their product is."""
+        logs = (
+            exponents + there + own[:, None]
+            for there, own in zip(
+                self._carried[who].T, self._carried[chosen].flip(1).T, strict=True
+            )
+        )
+        return torch.stack([log.clamp_(max=_NO_SHARE).exp_().sum(dim=1) for log in logs], dim=1)
+
+    def _votes(self, kernel: Tensor, who: Tensor, _: Tensor) -> Tensor:
         cast = kernel.new_zeros(len(kernel), len(self._counts))
         return cast.index_add_(1, self._belongs[who], kernel)
 
@@ -278,11 +303,11 @@ def _answers(
         who, values = order[part], costs(chosen, part)
         here = ((own >= part.start) & (own < part.stop)).nonzero()[:, 0]
         found = []
-        for eps, others_only, answer in questions.values():
-            kernel = kernel_of(values, eps).to(precise)
+        for eps, others_only, answer, logarithms in questions.values():
+            kernel = values.to(precise) / -eps if logarithms else kernel_of(values, eps).to(precise)
             if others_only:
                 kernel[here, own[here] - part.start] = 0.0
-            found.append(answer(kernel, who))
+            found.append(answer(kernel, who, chosen))
         return found
 
     parts = in_order(of_part, slices(len(order), _COLUMNS), order.device)

@@ -120,8 +120,8 @@ class Cells:
             centers = self.centers.to(accumulation_dtype(self.centers.device))
 
             def look(rows: slice) -> None:
-                costs = costs_between(centers[rows], centers, root=False)
-                order = costs.topk(most, dim=1, largest=False).indices
+                squared = squared_between(centers[rows], centers)
+                order = squared.topk(most, dim=1, largest=False).indices
                 sizes = self.sizes[order]
                 before = sizes.cumsum(dim=1) - sizes
                 near[rows].scatter_(1, order, before < pairs)
@@ -151,11 +151,8 @@ def squared_lengths(points: Tensor) -> Tensor:
     return lengths(points).squeeze(1).square_()
 
 
-def costs_between(
-    left: Tensor, right: Tensor, *, root: bool, lengths: Tensor | None = None
-) -> Tensor:
-    """|a - b|² of all pairs `[n, k]`, or its square root, by products; `lengths` are |b|²."""
+def squared_between(left: Tensor, right: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """|a - b|² of all pairs `[n, k]`, by products; `lengths` are |b|²."""
     lengths = squared_lengths(right) if lengths is None else lengths
     squared = torch.addmm(lengths, left, right.T, alpha=-2)
-    squared.add_(squared_lengths(left)[:, None]).clamp_(min=0)
-    return squared.sqrt_() if root else squared
+    return squared.add_(squared_lengths(left)[:, None]).clamp_(min=0)

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.linalg import vecdot
 from torch.nn.functional import threshold
 
-from sphere_replay.geometry.cells import Cells, costs_between
+from sphere_replay.geometry.cells import Cells, squared_between
 from sphere_replay.geometry.moments import Moments
 from sphere_replay.geometry.scratch import working
 from sphere_replay.geometry.threads import in_order
@@ -208,7 +208,7 @@ class Far:
     def _reach(self, batch: Tensor) -> Reach:
         centers, moments, eps = self._cells.centers, self._moments, self._eps
         lengths = self._cells.lengths
-        squared = costs_between(centers[batch], centers, root=False, lengths=lengths)
+        squared = squared_between(centers[batch], centers, lengths)
         if self._root:
             distance = squared.clamp(min=_TINY).sqrt()
             exponent, slope = distance / -eps, 1 / (2 * eps * distance)

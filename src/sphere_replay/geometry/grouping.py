@@ -42,8 +42,9 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _STRANGE, _STRANGE_CELLS = 2.0, 4
 """Times the mean squared distance to a center, from which on nobody comes to a cell; and how much
 smaller the cells are of those who do not: they may be of many kinds."""
-_MOVED = 4
-"""Cells are found anew once one memory of so many has come to a cell that was there before."""
+_MOVED, _GROWN = 4, 1.25
+"""Cells are found anew once one memory of so many has come to a cell that was there before, or once
+cells of strangers would make so many times the most: pairs of cells take memory."""
 
 
 class Grouping(NamedTuple):
@@ -106,8 +107,13 @@ def _prints(features: Tensor) -> Tensor:
     return torch.cat(list(in_order(printed, parts, features.device)))
 
 
-def _kept(points: Tensor, stays: Tensor, cells: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """Groups of those who stay where they were; others come to the nearest, or form their own."""
+def _kept(
+    points: Tensor, stays: Tensor, cells: Tensor, generator: torch.Generator
+) -> list[Tensor] | None:
+    """Groups of those who stay where they were; others come to the nearest, or form their own.
+
+    None if that would make more groups than there may be.
+    """
     staying, others = stays.nonzero()[:, 0], (~stays).nonzero()[:, 0]
     belongs = cells[staying]
     groups = [staying[group] for group in _members(belongs, int(belongs.max()) + 1) if len(group)]
@@ -125,7 +131,10 @@ def _kept(points: Tensor, stays: Tensor, cells: Tensor, generator: torch.Generat
     groups = [torch.cat([group, joined[new]]) for group, new in zip(groups, added, strict=True)]
     if strangers := int(strange.sum()):
         alone = others[strange]
-        count = -(-strangers * _STRANGE_CELLS // LEAST_MEMBERS)
+        members = max(LEAST_MEMBERS, len(points) // MOST_CELLS)
+        count = -(-strangers * _STRANGE_CELLS // members)
+        if len(groups) + count > _GROWN * MOST_CELLS:
+            return None
         groups += [alone[group] for group in _found(points[alone], count, generator)]
     return groups
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.geometry.calibration import sampled, scales_of_neighbors
-from sphere_replay.geometry.cells import Cells, costs_between, squared_lengths
+from sphere_replay.geometry.cells import Cells, squared_between, squared_lengths
 from sphere_replay.geometry.dominant import dominant
 from sphere_replay.geometry.far import LEAST_EXPONENT, Far
 from sphere_replay.geometry.grouping import Grouping
@@ -22,7 +22,7 @@ from sphere_replay.geometry.moments import Moments
 from sphere_replay.geometry.order import smallest
 from sphere_replay.geometry.pilot import PILOTS, Pilots, Plan, planned
 from sphere_replay.geometry.protocol import Neighborhood
-from sphere_replay.geometry.sources import PointSource
+from sphere_replay.geometry.sources import PointSource, recompute_close
 from sphere_replay.geometry.threads import in_order, slices
 from sphere_replay.numeric import accumulation_dtype, median, spread
 
@@ -35,16 +35,16 @@ _NOTHING = 1e-30
 """Products below this stand for zero, where a memory's own part is left out."""
 _ROUNDING = 1e-3
 """Times eps: larger rounding errors of a distance are not tolerated."""
-_CLOSE, _CLOSE_AT_ONCE = 1e-3, 1 << 15
-"""Squared distances below this are computed from differences, so many at a time."""
+_CLOSE = 1e-3
+"""Squared distances below this are computed from differences."""
 _COARSE = 0.01
 """Scales beside which the rounding of distances on the sphere, about 1e-6, counts for nothing."""
 _WIDTH, _TOGETHER = 2048, 64
 """Columns of a tile, and cells whose tiles are worked on by one thread after another."""
 
-_VOTING_TOGETHER, _UNHEARD = 8, 1e-3
-"""The same where a memory has a number for each class; and a share of the kernel's mass without
-which votes are counted."""
+_VOTING_TOGETHER, _VOTES_HELD, _UNHEARD = 8, 1 << 24, 1e-3
+"""The same where a memory has a number for each class, and such numbers at a time; and a share of
+the kernel's mass without which votes are counted."""
 
 _ALL_SEARCHED, _SEARCHED = 32_768, 1024
 """Memories up to which all give their neighbour radii, and how many do of more than that."""
@@ -52,10 +52,12 @@ _SEARCH_ROWS, _SEARCH_COLUMNS = 512, 1 << 14
 _MEDIAN_ROWS = 4096
 _PANEL_BYTES = 1 << 26
 
-_BAND = 30.0
-"""Logarithms that one product in plain numbers can hold."""
+_BAND, _BANDS_AT_ONCE = 30.0, 8
+"""Logarithms that a product in plain numbers can hold, and how many products are made at once."""
 _BESIDE = 40.0
 """Logarithms below which a number is less than a rounding of another."""
+_LARGEST_LOGS, _PLACES_AT_ONCE = 64, 1 << 13
+"""Logarithms that are carried exactly, the largest, and places that are told at a time."""
 _STEP = 1e-3
 """Relative step of the derivative behind mean distances."""
 
@@ -93,7 +95,9 @@ class CellGeometry:
 
     def apply_kernel(self, eps: float, vectors: Tensor, *, others_only: bool = False) -> Tensor:
         """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`; see `plan` for what is exact."""
-        plan = self.plan(eps)
+        return self._applied(self.plan(eps), eps, vectors, others_only=others_only)
+
+    def _applied(self, plan: Plan, eps: float, vectors: Tensor, *, others_only: bool) -> Tensor:
         stacked = vectors.reshape(self.size, -1).to(self.dtype)[self.cells.members]
         apart = dominant(stacked)
         if apart is not None:
@@ -110,19 +114,46 @@ class CellGeometry:
     def apply_log_kernel(self, eps: float, log_vector: Tensor) -> Tensor:
         """log(exp(-C/eps) @ exp(log_vector)) for `[m]`: a product for each band of magnitudes.
 
-        Bands that are nothing beside what everybody has seen already are left out.
+        The largest logarithms are carried exactly, however far; of the others what is nothing
+        beside what everybody has seen already is left out.
         """
         log_vector = log_vector.to(accumulation_dtype(self.device))
-        top = float(log_vector.max())
-        bands = ((top - log_vector) / _BAND).floor()
-        result = log_vector.clone()  # K_ii = 1, which no approximation falls below
-        for band in sorted(set(bands[bands.isfinite()].tolist())):
-            high = top - band * _BAND
-            if high + math.log(self.size) < float(result.min()) - _BESIDE:
+        largest = log_vector.topk(min(_LARGEST_LOGS, self.size)).indices
+        # K_ii = 1, which no approximation falls below.
+        result = torch.logaddexp(log_vector, self._log_carried(eps, log_vector, largest))
+        others = log_vector.index_fill(0, largest, -torch.inf)
+        top = float(others.max())
+        bands = ((top - others) / _BAND).floor()
+        left = sorted(set(bands[bands.isfinite()].tolist()))
+        while left:
+            least = float(result.min()) - _BESIDE - math.log(self.size)
+            some = [band for band in left[:_BANDS_AT_ONCE] if top - band * _BAND >= least]
+            if not some:
                 break
-            mass = torch.where(bands == band, (log_vector - high).clamp(max=0).exp(), 0.0)
-            others = self.apply_kernel(eps, mass, others_only=True).clamp_(min=0)
-            result = torch.logaddexp(result, others.log() + high)
+            del left[:_BANDS_AT_ONCE]
+            high = [top - band * _BAND for band in some]
+            masses = [
+                torch.where(bands == band, (others - level).clamp(max=0).exp(), 0.0)
+                for band, level in zip(some, high, strict=True)
+            ]
+            carried = self.apply_kernel(eps, torch.stack(masses, dim=1), others_only=True)
+            logs = carried.clamp_(min=0).log() + carried.new_tensor(high)
+            result = torch.logaddexp(result, logs.logsumexp(dim=1))
+        return result
+
+    def _log_carried(self, eps: float, log_vector: Tensor, memories: Tensor) -> Tensor:
+        """What some memories give to all others, `[m]`, by their exact costs."""
+        result, given = torch.empty_like(log_vector), log_vector[memories, None]
+        own = self.cells.places[memories]
+
+        def tell(part: slice) -> None:
+            exponents = self._rows(own, part).to(given.dtype).div_(-eps * self.unit).add_(given)
+            here = ((own >= part.start) & (own < part.stop)).nonzero()[:, 0]
+            exponents[here, own[here] - part.start] = -torch.inf
+            result[self.order[part]] = exponents.logsumexp(dim=0)
+
+        for _ in in_order(tell, slices(self.size, _PLACES_AT_ONCE), self.device):
+            pass
         return result
 
     def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,13 +166,14 @@ class CellGeometry:
         """Mass, effective size and radius of every neighbourhood of exp(-C/eps)."""
         ones = torch.ones(self.size, device=self.device)
         plan = self.plan(eps)
+
+        def mass_at(scale: float) -> Tensor:
+            far = None if plan.far is None else plan.far.at_scale(scale * self.unit)
+            return self._applied(replace(plan, far=far), scale, ones, others_only=False)
+
         mass, squares = self.apply_kernel(eps, ones), self.apply_kernel(eps / 2, ones)
         # Σ K C is minus the derivative of Σ exp(-bC) in b = 1/eps.
-        nearby = [eps / (1 - _STEP), eps / (1 + _STEP)]
-        for scale in nearby:
-            far = None if plan.far is None else plan.far.at_scale(scale * self.unit)
-            self._plans[scale] = replace(plan, far=far)
-        wider, narrower = (self.apply_kernel(scale, ones) for scale in nearby)
+        wider, narrower = mass_at(eps / (1 - _STEP)), mass_at(eps / (1 + _STEP))
         distance = (wider - narrower).clamp_(min=0) * (eps / (2 * _STEP))
         return Neighborhood(mass, mass.square() / squares, distance / mass)
 
@@ -213,7 +245,9 @@ class CellGeometry:
                     rows.index_add_(1, there.index_select(0, part), kernel)
             return members, total.masked_fill_(total < _NOTHING, 0.0)
 
-        return in_order(sums, slices(len(spans), _VOTING_TOGETHER), self.device)
+        held = _VOTES_HELD // (count * int(self.cells.sizes.max()))
+        together = max(1, min(_VOTING_TOGETHER, held))
+        return in_order(sums, slices(len(spans), together), self.device)
 
     def plan(self, eps: float) -> Plan:
         """How the kernel of this scale is applied; found once, by a few exact rows."""
@@ -295,31 +329,30 @@ class CellGeometry:
         else:  # seen from where they are, fewer digits cancel
             center = self.cells.centers[cell]
             left, right = left - center, right.sub_(center)
-            longest = float(squared_lengths(left).max() + squared_lengths(right).max())
-            rough = torch.finfo(self.dtype).eps * longest > _ROUNDING * eps
-            exponents = self._cost(left, right, exactly=rough).mul_(-1 / eps)
+            exponents = self._seen_close(left, right, eps).mul_(-1 / eps)
         # On tiles this small exp() is as fast as the powers of two of `kernels`.
         return exponents.clamp_(LEAST_EXPONENT, 0).exp_()
 
-    def _cost(
-        self, left: Tensor, right: Tensor, lengths: Tensor | None = None, *, exactly: bool = False
-    ) -> Tensor:
-        """Costs of all pairs by products, which cancel for near ones, or exactly by differences."""
-        if not exactly:
-            return costs_between(left, right, root=self._root, lengths=lengths)
-        distances = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
-        return distances if self._root else distances.square_()
+    def _seen_close(self, left: Tensor, right: Tensor, eps: float) -> Tensor:
+        """Costs of all pairs, by differences where products would cancel too much for the scale."""
+        longest = float(squared_lengths(left).max() + squared_lengths(right).max())
+        rounding = torch.finfo(self.dtype).eps * longest
+        if self._root:
+            squared = squared_between(left, right)
+            # Where a distance is small, its root shows more of the rounding than the square does.
+            recompute_close(squared, left, right, (rounding / (2 * _ROUNDING * eps)) ** 2)
+            return squared.sqrt_()
+        if rounding > _ROUNDING * eps:
+            distances = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
+            return distances.square_()
+        return squared_between(left, right)
 
     def _rows(self, places: Tensor, part: slice = slice(None)) -> Tensor:
         """Exact raw costs of some places to all, or to a part of them: `[n, k]`."""
         left, right = self.cells.points[places], self.cells.points[part]
-        costs = self._cost(left, right, self._lengths[part])
-        near = costs < (math.sqrt(_CLOSE) if self._root else _CLOSE)
-        for close in torch.split(near.nonzero(), _CLOSE_AT_ONCE):
-            i, j = close.T
-            squared = (left[i] - right[j]).square().sum(dim=1)
-            costs[i, j] = squared.sqrt() if self._root else squared
-        return costs
+        squared = squared_between(left, right, self._lengths[part])
+        recompute_close(squared, left, right, _CLOSE)
+        return squared.sqrt_() if self._root else squared
 
     def _panels(self, places: Tensor) -> Iterator[Tensor]:
         height = max(1, _PANEL_BYTES // (self.size * self.dtype.itemsize))

@@ -20,6 +20,8 @@ TOGETHER = 64
 """Cells that are looked at from at once."""
 
 _ROUNDS = 3
+_ROUNDING, _TINY = 1e-5, 1e-30
+"""A part of a variance that float32 does not tell from none; and what may be divided by."""
 
 
 class Moments:
@@ -70,7 +72,9 @@ class Moments:
         flat = scaled.reshape(-1, dim)
         self.common = self.covariance - flat.T @ flat / len(cells.points)
         own = self.length - self.factors.square().sum(dim=(0, 2))
-        self.share = (own / self.common.trace().clamp(min=1e-30)).clamp_(min=0)
+        # Where all directions are cells' own, what they have in common is a rounding.
+        least = (_ROUNDING * self.covariance.trace()).clamp(min=_TINY)
+        self.share = (own / torch.maximum(self.common.trace(), least)).clamp_(min=0)
         self._offsets = (self.factors * cells.centers).sum(dim=2)
         self.seen = new(count, count)
         centers = cells.centers
