@@ -113,7 +113,7 @@ def allocate(
             f"running_scale must be finite and not negative, got {running_scale}; pass the "
             "running_scale of the previous allocation, or None"
         )
-    if isinstance(features, Tensor) and len(features) != len(delta):
+    if isinstance(features, Tensor) and features.ndim > 0 and len(features) != len(delta):
         raise ValueError(
             f"{len(delta)} increments but {len(features)} feature rows: both need one per memory"
         )
@@ -126,7 +126,8 @@ def allocate(
         )
         return _allocated(delta, places, recipe, labels, running_scale, generator)
 
-    result = undisturbed(work, len(delta), features.device)
+    dim = features.shape[-1] if isinstance(features, Tensor) and features.ndim == 2 else 0
+    result = undisturbed(work, len(delta), features.device, dim=dim)
     if isinstance(features, Tensor) and Kind(geometry) is Kind.AUTO:
         warn_if_poor(result.error, len(delta))
     return result

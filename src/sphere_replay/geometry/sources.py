@@ -21,6 +21,7 @@ from torch import Tensor
 
 from sphere_replay.geometry.anchors import MOST_ANCHORS, AnchoredPoints
 from sphere_replay.geometry.embeddings import UnitRows, lengths
+from sphere_replay.geometry.threads import in_order, slices
 from sphere_replay.numeric import accumulation_dtype
 
 _TOLERATED_ROUNDINGS = 6e5
@@ -224,9 +225,7 @@ def sharp_squared(left: Tensor, right: Tensor, dtype: torch.dtype, *, same: bool
         squared = _from_products(_self_products(left), norms, norms).fill_diagonal_(torch.inf)
     else:
         squared = fast_squared(left, right)
-    threshold = _DIRECT_BELOW[dtype]
-    if squared.amin() < threshold:
-        _recompute_close(squared, left, right, threshold)
+    recompute_close(squared, left, right, _DIRECT_BELOW[dtype])
     return squared
 
 
@@ -235,8 +234,10 @@ def fast_squared(left: Tensor, right: Tensor) -> Tensor:
     return _from_products(left @ right.T, left.square().sum(1), right.square().sum(1))
 
 
-def _recompute_close(squared: Tensor, left: Tensor, right: Tensor, threshold: float) -> None:
+def recompute_close(squared: Tensor, left: Tensor, right: Tensor, threshold: float) -> None:
     """Replace squared distances below the threshold by those of the differences themselves."""
+    if not squared.amin() < threshold:
+        return
     i, j = (squared < threshold).nonzero(as_tuple=True)
     if len(i) * 8 > squared.numel():
         squared[:] = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist").square_()
@@ -253,10 +254,13 @@ def _self_products(points: Tensor, out: Tensor | None = None) -> Tensor:
         return torch.mm(points, points.T, out=out)
     size = len(points)
     products = points.new_empty(size, size) if out is None else out
-    for start in range(0, size, _BAND):
-        band = slice(start, min(start + _BAND, size))
-        torch.mm(points[band], points[start:].T, out=products[band, start:])
+
+    def multiply(band: slice) -> None:
+        torch.mm(points[band], points[band.start :].T, out=products[band, band.start :])
         products[band.stop :, band] = products[band, band.stop :].T
+
+    for _ in in_order(multiply, slices(size, _BAND), points.device):
+        pass
     return products
 
 

@@ -23,6 +23,9 @@ Result = TypeVar("Result")
 ALONE_UP_TO = 1024
 """Memories that one thread is done with before others would have been of help."""
 
+_SHORT_PRODUCTS = 2e8
+"""Multiplications between all pairs that take less than it takes to share them."""
+
 _AHEAD = 3
 """Pieces in hand per thread: enough that none waits, few enough to hold little memory."""
 
@@ -88,28 +91,33 @@ def runs_alone(size: int) -> bool:
     return size <= ALONE_UP_TO
 
 
-def undisturbed(work: Callable[[], Result], size: int, device: torch.device) -> Result:
+def undisturbed(
+    work: Callable[[], Result], size: int, device: torch.device, *, dim: int = 0
+) -> Result:
     """`work` outside of autocast and, on a CPU, in a thread whose operations torch does not split.
 
-    Its pieces are still spread, unless `size` memories are too few.
+    Its pieces are still spread, unless `size` memories of `dim` features are too few.
     """
     threads = usable()
     if threads == 1 or device.type != "cpu":
         return _without_autocast(work, device)
     short = runs_alone(size)
-    if short and _nobody_else():
-        # It is done sooner than another thread would have woken up.
-        torch.set_num_threads(1)
-        try:
-            return _without_autocast(work, device)
-        finally:
-            torch.set_num_threads(threads)
+    spread_over = threads if size**2 * dim > _SHORT_PRODUCTS or not short else 1
 
     def whole(spread_over: int) -> Result:
         _OWN.usable = spread_over
         return work()
 
-    spread_over = 1 if short else threads
+    if short and _nobody_else():
+        # It is done sooner than another thread would have woken up.
+        if spread_over > 1:
+            _pools(threads)  # whose threads begin with torch's setting
+        torch.set_num_threads(1)
+        try:
+            return _without_autocast(lambda: whole(spread_over), device)
+        finally:
+            _OWN.usable = 0
+            torch.set_num_threads(threads)
     return _pools(threads).whole.submit(_in_our_mode(whole), spread_over).result()
 
 
