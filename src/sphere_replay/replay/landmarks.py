@@ -17,10 +17,14 @@ from torch import Tensor
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.allocation.scales import Scales, Temperature
-from sphere_replay.geometry import Geometry, build_geometry
-from sphere_replay.geometry.threads import undisturbed
+from sphere_replay.geometry import ExactRows, Geometry, build_geometry, exact_rows
+from sphere_replay.geometry.kernels import kernel_of
+from sphere_replay.geometry.threads import in_order, slices, undisturbed
 from sphere_replay.numeric import accumulation_dtype, median
 from sphere_replay.scoring import Scores
+
+_PLACES_AT_ONCE = 1 << 13
+"""Memories whose costs to all landmarks are held."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +83,35 @@ def carried_increments(
     out of the reach of all landmarks gets their plain mean, and has none of them for a neighbour.
     """
     precise = increments.to(geometry.device, accumulation_dtype(geometry.device))
-    known = torch.zeros_like(precise)
-    known[landmarks] = 1.0
-    magnitude = precise[landmarks].abs().max().clamp(min=torch.finfo(precise.dtype).tiny)
-    values = torch.zeros_like(precise)
-    values[landmarks] = precise[landmarks] / magnitude
-    total, mass = geometry.apply_kernel(eps, torch.stack([values, known], dim=1)).unbind(1)
-    squares = geometry.apply_kernel(eps / 2, known)  # the kernel at half the scale is its square
+    given = precise[landmarks]
+    magnitude = given.abs().max().clamp(min=torch.finfo(precise.dtype).tiny)
+    total, mass, squares = _sums(geometry, eps, landmarks, given / magnitude).unbind(1)
     reached = (mass > 0) & (squares > 0)
-    averaged = torch.where(reached, total / mass, values[landmarks].mean())
-    carried = averaged * magnitude
-    carried[landmarks] = precise[landmarks]
+    carried = torch.where(reached, magnitude * (total / mass), given.mean())
+    carried[landmarks] = given
     return carried.to(increments.dtype), torch.where(reached, mass.square() / squares, 0.0)
+
+
+def _sums(geometry: Geometry, eps: float, landmarks: Tensor, given: Tensor) -> Tensor:
+    """Σ E_il δ_l, Σ E_il and Σ E_il² over the landmarks l, `[m, 3]`."""
+    if (rows := exact_rows(geometry)) is not None:
+        return _sums_of_rows(rows, eps, landmarks, given)
+    vectors = given.new_zeros(geometry.size, 2)
+    vectors[landmarks] = torch.stack([given, torch.ones_like(given)], dim=1)
+    sums = geometry.apply_kernel(eps, vectors)
+    squares = geometry.apply_kernel(eps / 2, vectors[:, 1:])  # the kernel at half the scale
+    return torch.cat([sums, squares], dim=1)
+
+
+def _sums_of_rows(rows: ExactRows, eps: float, landmarks: Tensor, given: Tensor) -> Tensor:
+    """The same by exact costs: what is left out of one sum and not of another would tell."""
+    sums = given.new_empty(len(rows.order), 3)
+
+    def tell(part: slice) -> None:
+        kernel = kernel_of(rows.costs(landmarks, part).to(given.dtype), eps)
+        found = [given @ kernel, kernel.sum(dim=0), kernel.square_().sum(dim=0)]
+        sums[rows.order[part]] = torch.stack(found, dim=1)
+
+    for _ in in_order(tell, slices(len(sums), _PLACES_AT_ONCE), given.device):
+        pass
+    return sums
