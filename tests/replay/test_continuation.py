@@ -82,6 +82,44 @@ def test_a_saved_engine_continues_bit_for_bit_from_any_step(
         assert history(replay, memory, range(stop, 12)) == whole[stop:]
 
 
+@pytest.mark.parametrize("large", [1 << 16, 2])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_an_engine_continues_from_a_state_and_the_changes_of_every_step(
+    options: dict[str, Any], large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sphere_replay.replay.engine.LARGE", large)
+    whole = history(*fresh(3, options), range(12))
+    replay, memory = fresh(3, options)
+    again, copy = fresh(99, options)
+    copy.load_state_dict(memory.state_dict())
+    again.load_state_dict(replay.state_dict())
+    few = 0
+    for step in range(10):
+        mark, moment = replay.mark, memory.mark
+        assert history(replay, memory, range(step, step + 1)) == whole[step : step + 1]
+        changes = replay.changes(mark)
+        few += "counters" in changes
+        copy.apply_changes(memory.changes(moment))
+        again.apply_changes(changes)
+    assert (few > 0) == (options.get("every") != 1 or "economy" in options)
+    assert history(again, copy, range(10, 12)) == whole[10:]
+
+
+def test_changes_must_follow_what_is_loaded() -> None:
+    replay, memory = fresh(3, {"every": 3})
+    begun = replay.state_dict()
+    history(replay, memory, range(1))
+    mark = replay.mark
+    history(replay, memory, range(1, 2))
+    changes = replay.changes(mark)
+    other, _ = fresh(3, {"every": 3})
+    other.load_state_dict(begun)
+    with pytest.raises(ValueError, match="every set of changes, in order"):
+        other.apply_changes(changes)
+    with pytest.raises(ValueError, match="mark is of another replay"):
+        other.changes(mark)
+
+
 def test_cells_of_frozen_features_are_kept_and_a_saved_engine_continues_with_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -198,6 +198,25 @@ def test_without_neighbours_nobody_is_a_landmark_for_others() -> None:
     assert [cost(MirProportional(), economy) for economy in (few, None)] == [16, 16]
 
 
+@pytest.mark.parametrize("increments", [(1.0, 2.0), (2.0, 1.0)])
+def test_near_pairs_alone_carry_what_exact_kernels_carry(
+    increments: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.dominant._MOST", 1)
+    monkeypatch.setattr("sphere_replay.geometry.large.PAIRS", 1)
+    angles = torch.tensor([0.0, 1.0, 0.3]).repeat_interleave(100)  # the third has no landmark
+    angles = angles + 0.01 * torch.randn(300, generator=generator())
+    points = torch.stack([angles.cos(), angles.sin()], dim=1)
+    given, landmarks = torch.zeros(300), torch.tensor([5, 105])
+    given[landmarks] = torch.tensor(increments)
+    found, expected = (
+        carried_increments(given, landmarks, build_geometry(points, kind=kind), eps=0.05)
+        for kind in ("sparse", "exact")
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
 # When.
 
 
@@ -213,6 +232,11 @@ def test_intervals_double_up_to_the_longest(every: int, longest: int, expected: 
 def test_the_first_interval_is_the_shortest_or_what_is_asked_for(every: int, first: int) -> None:
     replay = engine(every=every, shortest=3, longest=8)
     assert scorings(replay, Scorer(TABLE), 8)[:3] == [0, first, 3 * first][: 2 + (3 * first < 8)]
+
+
+def test_scoring_is_never_more_frequent_for_good_than_what_is_asked_for() -> None:
+    replay = engine(every=12, shortest=2, longest=4)
+    assert scorings(replay, Scorer(TABLE), 40) == [0, 2, 6, 14, 26, 38]
 
 
 def test_a_new_task_begins_with_short_intervals() -> None:

@@ -1,5 +1,6 @@
 """The engine: when it scores, whom it draws, and at what strength."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -137,6 +138,25 @@ def test_the_running_scale_of_one_scoring_is_told_to_the_next() -> None:
     replay.start_task()
     scorings(replay, Scorer(torch.ones(4)), 1)
     assert selection.told == [None, 1.0, 2.0, 3.0]
+
+
+def test_what_was_weighed_before_is_let_go_before_memories_are_scored_again() -> None:
+    replay = Engine(
+        filled(16), SphereSelection(Sphere.vision(2, 4)), generator=generator(), every=1
+    )
+    first = replay.draw(4, Scorer(torch.arange(16.0))).weighting
+    assert first is not None
+    geometry = weakref.ref(first.allocation.geometry) if first.allocation else None
+    del first
+    alive = []
+
+    class Looking(Scorer):
+        def __call__(self, slots: Tensor, *, increments: bool = True) -> Scores:
+            alive.append(geometry is None or geometry() is not None)
+            return super().__call__(slots, increments=increments)
+
+    replay.draw(4, Looking(torch.arange(16.0)))
+    assert alive == [False]
 
 
 # Whom it draws.

@@ -526,17 +526,31 @@ def test_metrics_end_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("share", "mass", "neighbors", "sentence"),
     [
-        (0.97, 0.73, 20.0, "ESS 97% of the memory: replay is nearly uniform; most of the effect "
-         "is the mass 0.73"),
-        (0.97, 1.0, None, "ESS 97% of the memory: replay is nearly uniform"),
-        (0.6, 0.8, 8.0, "ESS 60% of the memory: replay prefers some memories, at mass 0.80"),
-        (0.6, 1.0, 400.0, "ESS 60% of the memory: replay prefers some memories, at mass 1.00; a "
-         "neighbourhood holds 400 of 500 memories, so neighbours are nearly everybody"),
-        (0.05, 1.0, None, "ESS 5% of the memory: replay repeats few memories; a smaller alpha, or "
-         "a wider kernel, spreads it"),
+        (0.97, 0.73, 20.0, "ESS 97% of the candidates: replay is nearly uniform; most of the "
+         "effect is the mass 0.73"),
+        (0.97, 1.0, None, "ESS 97% of the candidates: replay is nearly uniform"),
+        (0.6, 0.8, 8.0, "ESS 60% of the candidates: replay prefers some memories, at mass 0.80"),
+        (0.6, 1.0, 400.0, "ESS 60% of the candidates: replay prefers some memories, at mass 1.00; "
+         "a neighbourhood holds 400 of 500 memories, so neighbours are nearly everybody"),
+        (0.05, 1.0, None, "ESS 5% of the candidates: replay repeats few memories; a smaller alpha, "
+         "or a wider kernel, spreads it"),
     ],
 )  # fmt: skip
 def test_the_sentence_says_what_matters(
     share: float, mass: float, neighbors: float | None, sentence: str
 ) -> None:
     assert reading(share, mass, neighbors, 500) == sentence
+
+
+def test_a_selection_of_ones_own_is_known_by_its_class() -> None:
+    class Mine(Uniform):
+        __repr__ = object.__repr__  # as of a class that is no dataclass
+
+    one, other = (
+        Replay(Memory(4, generator=generator()), select=select, generator=generator())
+        for select in (Mine(), Mine())
+    )
+    other.load_state_dict(one.state_dict())
+    third = Replay(Memory(4, generator=generator()), select="uniform", generator=generator())
+    with pytest.raises(ValueError, match="another replay's"):
+        third.load_state_dict(one.state_dict())

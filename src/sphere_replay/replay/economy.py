@@ -6,7 +6,7 @@ to the next, because a task's first steps are those that change the network most
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -33,7 +33,8 @@ class Economy:
     Attributes:
         landmarks: Memories with two forwards at a rescoring, chosen uniformly.
         shortest: Draws between a task's first two rescorings, if `every` is no less.
-        longest: Draws between two rescorings at most: up to it intervals double.
+        longest: Draws between two rescorings at most, or `every` if that is more: up to it
+            intervals double.
     """
 
     landmarks: int = 128
@@ -58,11 +59,14 @@ def economical_scores(
     """Scores of the memories in the slots `[m]`, with increments at so many landmarks alone."""
     if landmarks >= len(slots):
         return score(slots)
+    if landmarks == 0:
+        scores = score(slots, increments=False)
+        nobody = torch.empty(0, dtype=torch.int64, device=scores.losses.device)
+        known = None if labels is None else labels(slots)
+        return replace(scores, labels=known, landmarks=nobody, passes=1)
     order = torch.randperm(len(slots), generator=generator, device="cpu")
     chosen, others = order[:landmarks], order[landmarks:]
-    parts = [score(slots[others], increments=False)]
-    if landmarks:
-        parts.insert(0, score(slots[chosen]))
+    parts = [score(slots[chosen]), score(slots[others], increments=False)]
     place = order.argsort()
 
     def whole(values: list[Tensor]) -> Tensor:

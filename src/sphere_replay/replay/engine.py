@@ -77,7 +77,8 @@ class Engine:
         if economy is None:
             self.schedule = Schedule(every, pool)
         else:
-            self.schedule = Schedule(min(every, economy.shortest), pool, economy.longest)
+            shortest, longest = min(every, economy.shortest), max(every, economy.longest)
+            self.schedule = Schedule(shortest, pool, longest)
         self.weigher = Weigher(selection, generator)
         self.replacement = replacement
         self.unit_mass = unit_mass
@@ -192,6 +193,30 @@ class Engine:
             "schedule": self.schedule.state_dict(),
             "weigher": self.weigher.state_dict(),
         }
+
+    @property
+    def mark(self) -> int:
+        """This moment, for `changes`."""
+        return self.schedule.scorings
+
+    def changes(self, since: int) -> State:
+        """What happened after a `mark`: counters, or the whole state if memories were scored."""
+        if not 0 <= since <= self.mark:
+            raise ValueError(
+                "this mark is of another replay, or of one that has gone on since: save "
+                "state_dict() once more, and take a new mark with it"
+            )
+        if since < self.mark:
+            return self.state_dict()
+        return {"generator": self._generator.get_state(), "counters": self.schedule.counters()}
+
+    def apply_changes(self, changes: State) -> None:
+        """Go on from the state that the changes follow; the memory's changes come first."""
+        if "counters" not in changes:
+            self.load_state_dict(changes)
+            return
+        self.schedule.load_counters(changes["counters"])
+        self._generator.set_state(changes["generator"])
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken; the memory's state comes first."""

@@ -32,6 +32,7 @@ from sphere_replay.scoring import Loss, Scores, cross_entropy_per_example, score
 from sphere_replay.scoring.restoring import finite_gradients, parameters_of
 from sphere_replay.scoring.score import class_numbers
 from sphere_replay.storage.trees import State
+from sphere_replay.validation import spelled
 
 _LONGEST_STEP = 10.0
 """A virtual step of so many times the weights' own length is no update but a scaled gradient."""
@@ -124,7 +125,7 @@ class Replay:
         self.optimizer = optimizer
         """Put another in its place where a framework makes a new one for each task."""
         self._settings = {
-            "select": repr(select),
+            "select": spelled(select),
             "every": str(every),
             "pool": str(pool),
             "economy": str(economy),
@@ -167,6 +168,28 @@ class Replay:
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken; load the memory's state before."""
+        self._check_settings(state)
+        self.engine.load_state_dict(state)
+
+    @property
+    def mark(self) -> int:
+        """This moment, for `changes`."""
+        return self.engine.mark
+
+    def changes(self, since: int) -> State:
+        """What happened after a `mark`: counters, or the whole state if memories were scored.
+
+        With the `state_dict()` of that moment it is everything needed to continue: weights of a
+        large memory are saved once after each rescoring.
+        """
+        return self.engine.changes(since) | {"settings": self._settings}
+
+    def apply_changes(self, changes: State) -> None:
+        """Go on from the state that the changes follow; apply the memory's changes before."""
+        self._check_settings(changes)
+        self.engine.apply_changes(changes)
+
+    def _check_settings(self, state: State) -> None:
         saved = state.get("settings", self._settings)
         differing = [
             f"{name}: saved {saved.get(name)}, now {value}"
@@ -178,7 +201,6 @@ class Replay:
                 f"this state is another replay's ({'; '.join(differing)}): weigh as it did, or go "
                 "on with the memory and the model alone, and the next draw scores anew"
             )
-        self.engine.load_state_dict(state)
 
     def _labels(self, slots: Tensor) -> Tensor | None:
         return class_numbers(self.memory[self._targets][slots.to(self.memory.device)])

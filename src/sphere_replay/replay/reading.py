@@ -4,9 +4,9 @@ from sphere_replay.numeric import median
 from sphere_replay.replay.engine import Engine
 
 NEARLY_UNIFORM, NARROW = 0.9, 0.1
-"""Shares of the memory: an effective sample size above the one, or below the other, is said."""
+"""Shares of the candidates: an effective sample size above the one, or below the other, is said."""
 WIDE = 0.5
-"""A neighbourhood of more than this share of the memory is none."""
+"""A neighbourhood of more than this share of the candidates is none."""
 
 
 def metrics_of(engine: Engine) -> dict[str, float | str]:
@@ -46,7 +46,7 @@ def metrics_of(engine: Engine) -> dict[str, float | str]:
 
 def reading(share: float, mass: float, neighbors: float | None, scored: int) -> str:
     """The sentence: how far replay is from uniform, at what strength, and how local it is."""
-    sentence = f"ESS {100 * share:.0f}% of the memory: "
+    sentence = f"ESS {100 * share:.0f}% of the candidates: "
     if share > NEARLY_UNIFORM:
         sentence += "replay is nearly uniform"
         if mass < NEARLY_UNIFORM:

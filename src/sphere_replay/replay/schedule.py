@@ -34,6 +34,8 @@ class Schedule:
         self.every = every
         self.pool = pool
         self.longest = longest
+        self.scorings = 0
+        """How many rescorings there have been."""
         self._interval = every
         self._draws_since = 0
         self._asked = True
@@ -85,6 +87,7 @@ class Schedule:
             self._interval = max(self.every, min(2 * self._interval, self.longest))
         self._draws_since = 0
         self._asked = False
+        self.scorings += 1
 
     def current(self, memory: Memory, weighting: Weighting) -> tuple[Tensor, Tensor]:
         """Candidate slots and their weights now; the whole memory is as large as it has become."""
@@ -123,15 +126,28 @@ class Schedule:
         """Which of the scored slots were overwritten since; bool `[m]`."""
         return memory.changed(self._versions, None if self._all else self._slots)
 
-    def state_dict(self) -> State:
-        """Everything the next draw depends on, apart from the memory."""
+    def counters(self) -> State:
+        """What moves between rescorings."""
         state: State = {
             "draws_since": self._draws_since,
             "asked": self._asked,
-            "slots": self._slots,
-            "versions": self._versions,
+            "scorings": self.scorings,
         }
         return state if self.longest is None else {**state, "interval": self._interval}
+
+    def load_counters(self, state: State) -> None:
+        """Continue where `counters` were taken, by the weights of the last rescoring."""
+        if state["scorings"] != self.scorings:
+            raise ValueError(
+                f"these changes follow rescoring {state['scorings']}, but {self.scorings} is what "
+                "was loaded: load every set of changes, in order"
+            )
+        self._count_from(state)
+        self._urn = None
+
+    def state_dict(self) -> State:
+        """Everything the next draw depends on, apart from the memory."""
+        return {**self.counters(), "slots": self._slots, "versions": self._versions}
 
     def load_state_dict(self, state: State, memory: Memory) -> None:
         """Continue where `state_dict` was taken, on the memory of that moment."""
@@ -141,8 +157,12 @@ class Schedule:
                 f"the saved replay has weights for {int(slots.max()) + 1} memories, but the memory "
                 f"holds {len(memory)}: load the state of the memory first"
             )
+        self._count_from(state)
+        self.scorings = state.get("scorings", 0)  # states of before had none
+        self._slots, self._versions, self._urn = slots, state["versions"], None
+        self._all = torch.equal(slots, torch.arange(len(slots), device=slots.device))
+
+    def _count_from(self, state: State) -> None:
         self._draws_since, self._asked = state["draws_since"], state["asked"]
         if self.longest is not None:
             self._interval = state["interval"]
-        self._slots, self._versions, self._urn = slots, state["versions"], None
-        self._all = torch.equal(slots, torch.arange(len(slots), device=slots.device))

@@ -165,7 +165,7 @@ class ScheduledSettings(ReplaySettings):
     shortest: int = Economy.shortest
     """Replays between the first economical rescorings of a task, or `every` if that is less."""
     longest: int = Economy.longest
-    """Replays between economical rescorings at most: up to it intervals double."""
+    """Replays between economical rescorings at most, or `every` if that is more."""
 
     @property
     def drawn_from(self) -> dict[str, int]:
