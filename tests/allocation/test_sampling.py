@@ -290,6 +290,32 @@ class TestLargeMemories:
         nothing = Urn(torch.zeros(5), 1000).draw(5, distinct=True, generator=seeded())
         assert sorted(nothing.tolist()) == [0, 1, 2, 3, 4]
 
+    def test_distinct_draws_are_successive_however_likely_a_few_are(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sphere_replay.allocation.urn.SPARE", 0)
+        weights = torch.tensor([0.9, 0.04, 0.06], dtype=torch.float64)
+        urn = Urn(weights)
+        found = torch.stack([urn.draw(2, distinct=True, generator=seeded(s)) for s in range(4000)])
+        counts = (3 * found[:, 0] + found[:, 1]).bincount(minlength=9)
+        for first, second in ((0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)):
+            share = float(weights[first] * weights[second] / (1 - weights[first]))
+            off = abs(int(counts[3 * first + second]) - 4000 * share)
+            assert off < 5 * math.sqrt(4000 * share)
+        again = urn.draw(1000, distinct=False, generator=seeded())
+        assert torch.equal(again, Urn(weights).draw(1000, distinct=False, generator=seeded()))
+
+    def test_few_likely_memories_of_many_are_filled_up_without_looking_at_all(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        weights = torch.zeros(1 << 20)
+        weights[5:20] = 1.0
+        urn = Urn(weights)
+        monkeypatch.setattr(torch, "randperm", lambda *_, **__: pytest.fail("all"))
+        found = urn.draw(40, distinct=True, generator=seeded())
+        assert sorted(found[:15].tolist()) == list(range(5, 20))
+        assert len(set(found.tolist())) == 40
+
     def test_uniform_distinct_numbers(self) -> None:
         found = torch.stack([draw_distinct(9, 3, seeded(seed)) for seed in range(3000)])
         assert bool((found.sort(dim=1).values.diff(dim=1) > 0).all())

@@ -3,14 +3,13 @@
 import torch
 from torch import Tensor
 
-from sphere_replay.numeric import accumulation_dtype, as_probabilities
+from sphere_replay.numeric import accumulation_dtype
 
 _BLOCK = 128
 """About the root of a million; the work of a batch is then too little for torch to share it out to
 threads, which on a busy machine takes longer than the work."""
 SPARE = 16
 """Draws beyond twice as many as are wanted, where those that come again are passed over."""
-_ATTEMPTS = 8
 
 
 class Urn:
@@ -46,36 +45,59 @@ class Urn:
     def draw(
         self, count: int, *, distinct: bool, generator: torch.Generator | None = None
     ) -> Tensor:
-        """`count` memories; distinct ones are drawn one after the other from what is left."""
-        found = self._places(count, distinct, generator)
-        if len(found) < count:  # too few likely memories for a search
-            probabilities = as_probabilities(self._weights[: self._size])
-            return draw_of_all(probabilities, count, distinct=distinct, generator=generator)
-        return found
+        """`count` memories; distinct ones are drawn one after the other from what is left.
 
-    def _places(self, count: int, distinct: bool, generator: torch.Generator | None) -> Tensor:
-        """Up to `count` draws by search; for distinct ones, what was drawn before is passed over.
-
-        That is drawing from what is left.
+        Fewer likely memories than asked for: the rest is filled up uniformly.
         """
+        if distinct:
+            return self._filled_up(self._distinct(count, generator), count, generator)
+        if not self._sums.any():
+            return torch.randint(self._size, (count,), generator=generator, device=self._device)
+        return self._search(count, generator)
+
+    def _distinct(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Up to `count`, by search: what was drawn before is passed over.
+
+        That is drawing from what is left. Where a few likely memories hide all others, these are
+        put aside, and the search goes on without them.
+        """
+        found = torch.empty(0, dtype=torch.int64, device=self._device)
+        aside = self._weights.new_empty(0)
+        while len(found) < count and self._sums.any():
+            new = first_of_each(self._search(2 * (count - len(found)) + SPARE, generator))
+            found = torch.cat([found, new])
+            if len(found) < count:
+                aside = torch.cat([aside, self._weights[new]])
+                self.put(new, torch.zeros_like(aside[-len(new) :]))
+        if len(aside):
+            self.put(found[: len(aside)], aside)
+        return found[:count]
+
+    def _filled_up(self, found: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+        """With anybody who is not among the found; uniformly."""
+        while len(found) < count:
+            if 2 * count > self._size:
+                more = torch.randperm(self._size, generator=generator, device=self._device)
+            else:
+                wanted = (2 * (count - len(found)) + SPARE,)
+                more = torch.randint(self._size, wanted, generator=generator, device=self._device)
+            found = first_of_each(torch.cat([found, more]))
+        return found[:count]
+
+    def _search(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """`count` independent draws."""
         ends = self._sums.cumsum(0)
         starts = torch.cat([ends.new_zeros(1), ends[:-1]])
-        found = torch.empty(0, dtype=torch.int64, device=ends.device)
-        if ends[-1] == 0:
-            return found
-        for _ in range(_ATTEMPTS if distinct else 1):
-            wanted = 2 * count + SPARE if distinct else count
-            points = torch.rand(wanted, generator=generator, dtype=ends.dtype, device=ends.device)
-            points = _below(points * ends[-1], ends[-1])
-            blocks = torch.searchsorted(ends, points, right=True)
-            inside = _below(points - starts[blocks], self._sums[blocks])
-            places = torch.searchsorted(self._cumulated(blocks), inside[:, None], right=True)
-            found = torch.cat([found, blocks * _BLOCK + places[:, 0]])
-            if distinct:
-                found = first_of_each(found)
-            if len(found) >= count:
-                break
-        return found[:count]
+        points = torch.rand(count, generator=generator, dtype=ends.dtype, device=ends.device)
+        points = _below(points * ends[-1], ends[-1])
+        blocks = torch.searchsorted(ends, points, right=True)
+        inside = _below(points - starts[blocks], self._sums[blocks])
+        places = torch.searchsorted(self._cumulated(blocks), inside[:, None], right=True)
+        return blocks * _BLOCK + places[:, 0]
+
+    @property
+    def _device(self) -> torch.device:
+        return self._weights.device
 
     def _cumulated(self, blocks: Tensor) -> Tensor:
         return self._weights.view(-1, _BLOCK).index_select(0, blocks).cumsum(dim=1)
