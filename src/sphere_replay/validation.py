@@ -1,6 +1,7 @@
 """Input checks with errors for people: what was wrong, where, and what to do about it."""
 
 import re
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from math import isfinite
 from numbers import Integral
@@ -113,3 +114,15 @@ def _check_finite(name: str, values: Tensor, origin: str) -> None:
         f"{name}[{where}] = {value}: memory {bad[0]} is not finite; check {origin}, or "
         "leave that memory out of the scored set"
     )
+
+
+def spelled(value: object) -> str:
+    """`repr()` of a frozen value; of anything that has none of its own the name of its class.
+
+    The same in every process, where a plain object's would tell its address.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = (f"{e.name}={spelled(getattr(value, e.name))}" for e in fields(value) if e.repr)
+        return f"{type(value).__qualname__}({', '.join(parts)})"
+    own = type(value).__repr__ is not object.__repr__
+    return repr(value) if own else type(value).__qualname__

@@ -365,6 +365,24 @@ def test_loss_that_is_not_finite_names_its_slot() -> None:
     assert_untouched(model, before)
 
 
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_of_some_rows_the_stored_one_is_named(chunk: int) -> None:
+    model = Mlp()
+    backward(model)
+    x, _ = data()
+    x[17] = torch.nan
+    rows = torch.tensor([5, 3, 17])
+    with pytest.raises(ValueError, match="example 17 before the virtual step is nan"):
+        call(model, inputs=x, chunk=chunk, rows=rows)
+
+    def spoiled(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        features, logits = model.forward_features(inputs.nan_to_num())
+        return features / (~inputs.isnan()).all(dim=1, keepdim=True), logits
+
+    with pytest.raises(ValueError, match="features of stored example 17 are not finite"):
+        call(model, inputs=x, chunk=chunk, rows=rows, forward=spoiled)
+
+
 def test_without_gradient_no_forward_is_spent() -> None:
     model = Mlp()
     seen: list[int] = []

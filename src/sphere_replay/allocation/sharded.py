@@ -12,7 +12,7 @@ from sphere_replay.allocation.backing import check_labels
 from sphere_replay.allocation.recipe import Sphere
 from sphere_replay.allocation.result import Allocation
 from sphere_replay.geometry import ShardedGeometry
-from sphere_replay.validation import check_increments
+from sphere_replay.validation import check_increments, spelled
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def allocate_sharded(
     """
     recipe = recipe or Sphere.vision()
     places = ShardedGeometry(features, recipe.distance, group=group)
-    places.ring.alike("recipes", repr(recipe))
+    places.ring.alike("recipes", spelled(recipe))
     places.ring.alike("running scales", str(running_scale))
     state = b"none" if generator is None else bytes(generator.get_state().tolist())
     places.ring.alike("states of generators", hashlib.sha256(state).hexdigest()[:8])

@@ -24,6 +24,7 @@ from sphere_replay.geometry.threads import in_order
 from sphere_replay.geometry.tiles import TileGeometry
 from sphere_replay.geometry.tiling import FEW
 from sphere_replay.numeric import spread
+from sphere_replay.validation import spelled
 
 Result = TypeVar("Result")
 Points = Callable[[slice], Tensor]
@@ -54,7 +55,7 @@ class ShardedGeometry(TileGeometry):
         source, problem = _points_of(features, distance)
         self.ring.agree(problem)
         assert source is not None
-        self.ring.alike("distances", repr(distance))
+        self.ring.alike("distances", spelled(distance))
         self.counts = _counts(self.ring, source.points.features)
         """How many memories each rank has."""
         self._firsts = [0, *accumulate(self.counts)]

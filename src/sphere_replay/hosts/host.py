@@ -246,12 +246,12 @@ class Host(ABC):
     def score(self, slots: Tensor, *, increments: bool = True) -> Scores:
         """How the losses of stored examples would change by the gradient at hand."""
         slots = slots.to(self.memory.device)
-        stored = self.memory["x"].index_select(0, slots)
         try:
             scores = score(
                 self.network,
-                stored,
-                self.labels(slots),
+                self.memory["x"],
+                self.memory["y"],
+                rows=slots,
                 lr=self.parts.virtual_lr,
                 loss=self.scored_loss,
                 prepare=self.parts.views.prepare,
@@ -262,6 +262,7 @@ class Host(ABC):
             raise DivergenceError(str(error)) from error
         if self.parts.geometry is None:
             return scores
+        stored = self.memory["x"].index_select(0, slots)
         return replace(scores, features=self.parts.geometry(stored).flatten(1))
 
 

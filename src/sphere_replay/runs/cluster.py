@@ -8,6 +8,7 @@ them from their checkpoints.
 import json
 import os
 import socket
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ LOST_NODES = 20
 """So often a run is tried again after its node or process was lost; then it has failed."""
 PATIENCE = 120.0
 """Seconds that a lost node may still hold the folder of its run; disks of networks take theirs."""
+SHOWN_WITHIN = 30.0
+"""Seconds after which a disk of the network shows what another node has written."""
 GRACE = 60.0
 """Seconds in which runs save themselves when the sweep is interrupted."""
 
@@ -102,10 +105,21 @@ def _outcome(ray: Any, ready: Any, config: RunConfig, around: Surroundings) -> O
     except ray.exceptions.RayError as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return Outcome(config, "failed", f"Ray: {lines[-1]}")
-    if told["status"] == "finished" and not run_folder(config, around.out).finished:
+    if told["status"] == "finished" and not _seen(config, around.out):
         reason = f"{told['node']} has written to another {around.out}: it must be on a shared disk"
         return Outcome(config, "failed", reason)
     return Outcome(config, told["status"], told["reason"])
+
+
+def _seen(config: RunConfig, out: Path) -> bool:
+    """Whether results are here; a disk of the network may take its time to show them."""
+    until = time.monotonic() + SHOWN_WITHIN
+    while not run_folder(config, out).finished:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.5)
+        os.listdir(out)  # what is remembered of a folder is looked up anew
+    return True
 
 
 def _needs(config: RunConfig) -> dict[str, float]:
@@ -156,12 +170,14 @@ def _connected(address: str) -> Iterator[Any]:
 def _knock(address: str) -> None:
     """Ray would wait for a head that is not there, and say nothing.
 
-    Without an address it takes that of the environment, which may also be a word, such as "auto".
+    Without an address it takes that of the environment; either may be a word that Ray knows.
     """
-    around = os.environ.get("RAY_ADDRESS", "").removeprefix("ray://")
-    if named := address or (around if ":" in around else ""):
+    named = (address or os.environ.get("RAY_ADDRESS", "")).removeprefix("ray://")
+    if ":" in named:
         host, _, port = named.rpartition(":")
         socket.create_connection((host, int(port)), timeout=10).close()
+    elif address not in ("", "auto", "local"):
+        raise ValueError("it has no port")
 
 
 def _here() -> str:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from sphere_replay.config import RunConfig
@@ -53,17 +54,20 @@ def sweep(
             failed = sum(outcome.status == "failed" for outcome in outcomes)
             report(len(outcomes), len(configs), f"{failed} failed" if failed else "")
 
-    waiting = []
+    waiting: dict[Path, list[RunConfig]] = {}
     for config in configs:
-        if run_folder(config, out).finished:
+        folder = run_folder(config, out)
+        if folder.finished:
             done(Outcome(config, "skipped"))
-        else:
-            waiting.append(config)
+        else:  # a run that is wanted twice is made once
+            waiting.setdefault(folder.path, []).append(config)
     around = Surroundings(out, data, record, tuple(track))
-    for outcome in _outcomes(waiting, around, workers, ray):
+    firsts = [alike[0] for alike in waiting.values()]
+    for outcome in _outcomes(firsts, around, workers, ray):
         if outcome.status == "interrupted":
             raise Interrupted(f"stopped with {len(configs) - len(outcomes)} runs to go")
-        done(outcome)
+        for config in waiting[run_folder(outcome.config, out).path]:
+            done(replace(outcome, config=config))
     return outcomes
 
 

@@ -21,6 +21,7 @@ from sphere_replay.scoring.restoring import (
     modules_restored,
     random_state_restored,
 )
+from sphere_replay.scoring.sharding import resharded
 from sphere_replay.scoring.virtual import VirtualStep
 from sphere_replay.validation import check_features
 
@@ -137,7 +138,7 @@ def score(
         ValueError: for inputs that do not match, or a loss or feature that is not finite, naming
             the slot.
     """
-    count = _checked_count(inputs, targets, rows, mode, chunk)
+    count, numbers = _checked_count(inputs, targets, rows, mode, chunk), rows
     step = VirtualStep(model, lr, optimizer, grad_scale) if increments else None
     forward = forward or _own_forward(model, mode, _device(model, step))
     refresh = forward.refresh if isinstance(forward, FoldedForward) else None
@@ -161,7 +162,8 @@ def score(
         _check_outputs(features, losses, place.stop - place.start)
         return features, losses
 
-    scores = _score(model, step, list(zip(held, places, strict=True)), evaluate, mode, refresh)
+    batches = list(zip(held, places, strict=True))
+    scores = _score(model, step, batches, evaluate, mode, refresh, numbers)
     return replace(scores, labels=class_numbers(wanted))
 
 
@@ -195,9 +197,16 @@ def _score(
     evaluate: Callable[[BatchT], Evaluated],
     mode: Literal["eval", "train"],
     refresh: Callable[[], None] | None = None,
+    numbers: Tensor | None = None,
 ) -> Scores:
-    """Two passes over the batches, or one; `refresh` is told whenever the parameters have moved."""
-    with torch.no_grad(), modules_restored(model, training=mode == "train"):
+    """Two passes over the batches, or one.
+
+    `refresh` is told whenever the parameters have moved; `numbers` `[m]` are what examples are
+    called by if one is not finite.
+    """
+    # A virtual step sees to that by itself.
+    whole = resharded(model) if step is None else nullcontext()
+    with whole, torch.no_grad(), modules_restored(model, training=mode == "train"):
         # In train mode the first forward leaves statistics behind that the second must not see.
         fresh = modules_restored(model) if mode == "train" else nullcontext()
         with random_state_restored(_device(model, step)) as rewind:
@@ -210,8 +219,10 @@ def _score(
                     _, after = _pass(batches, evaluate, refresh)
     increments = after - losses
     if not _all_finite(increments, features):
-        _check_losses(losses, "before", "the model and the stored input")
-        _check_losses(after, "after", "the stream gradient, or take a smaller lr")
+        _check_losses(losses, "before", "the model and the stored input", numbers)
+        _check_losses(after, "after", "the stream gradient, or take a smaller lr", numbers)
+        if features is not None and numbers is not None:
+            _check_rows(features, numbers)
         if features is not None:
             check_features(features)
     if step is None:
@@ -285,15 +296,25 @@ def _check_outputs(features: Tensor, losses: Tensor, count: int) -> None:
         )
 
 
-def _check_losses(losses: Tensor, when: str, suspect: str) -> None:
+def _check_losses(losses: Tensor, when: str, suspect: str, numbers: Tensor | None) -> None:
     bad = (~losses.isfinite()).nonzero()
     if len(bad) == 0:
         return
     place = int(bad[0])
+    number = place if numbers is None else int(numbers[place])
     raise NonFiniteError(
-        f"the loss of scored example {place} {when} the virtual step is {float(losses[place])}; "
+        f"the loss of scored example {number} {when} the virtual step is {float(losses[place])}; "
         f"check {suspect}"
     )
+
+
+def _check_rows(features: Tensor, numbers: Tensor) -> None:
+    bad = (~features.isfinite()).any(dim=1).nonzero()
+    if len(bad):
+        raise ValueError(
+            f"features of stored example {int(numbers[int(bad[0])])} are not finite; check the "
+            "forward pass that produced them, or leave that memory out of the scored set"
+        )
 
 
 def _all_finite(increments: Tensor, features: Tensor | None) -> bool:
