@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 from plugged import forgotten
 from sphere_replay.cli import main
 from sphere_replay.codebase import this_code
+from sphere_replay.errors import UsageError
 from sphere_replay.plugging import load
 from sphere_replay.runs import cluster
 from sphere_replay.runs.launch import Surroundings
@@ -182,6 +184,36 @@ def test_a_head_that_the_environment_names_is_not_waited_for_either(
     monkeypatch.setenv("RAY_ADDRESS", "auto")  # whose head Ray looks for itself
     with cluster._connected(""):
         assert len(begun) == 1
+
+
+def test_an_address_is_knocked_on_however_it_is_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Any] = []
+    idle = SimpleNamespace(
+        is_initialized=lambda: False, init=lambda **_: begun.append(_), shutdown=lambda: None
+    )
+    monkeypatch.setitem(sys.modules, "ray", idle)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        port = head.getsockname()[1]
+        for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}", "auto"):
+            with cluster._connected(address):
+                assert begun.pop()["address"] == address
+    with (
+        pytest.raises(UsageError, match="no Ray cluster at 'nowhere'"),
+        cluster._connected("nowhere"),
+    ):
+        pass
+
+
+def test_results_that_a_disk_shows_later_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([False, False, True, False])
+    monkeypatch.setattr(cluster, "run_folder", lambda *_: SimpleNamespace(finished=next(looks)))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    config = resolve("digits", "er")
+    assert cluster._seen(config, tmp_path)
+    monkeypatch.setattr(cluster, "SHOWN_WITHIN", -1.0)
+    assert not cluster._seen(config, tmp_path)
 
 
 def test_without_ray_one_line_says_how_to_get_it(

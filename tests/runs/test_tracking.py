@@ -7,7 +7,7 @@ the calls; their signatures are those of the real packages.
 import math
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from sphere_replay.cli import main
+from sphere_replay.config import RunConfig
 from sphere_replay.errors import UsageError
 from sphere_replay.runs import tracking
 from sphere_replay.runs.folder import RunFolder
-from sphere_replay.runs.launch import run_config, run_folder
+from sphere_replay.runs.launch import Outcome, run_config, run_folder
 from sphere_replay.runs.log import read_log
 from sphere_replay.runs.sweep import sweep
 from sphere_replay.runs.tracking import PROJECT, TRACKERS, Tool, check_trackers, numbers_of
@@ -106,6 +107,23 @@ def test_runs_of_a_sweep_are_tracked(tmp_path: Path) -> None:
         assert "results/metrics/class_il" in curves(run_folder(config, tmp_path).path)
 
 
+def test_a_run_that_is_wanted_twice_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def outcomes(configs: list[RunConfig], *_: object) -> Iterator[Outcome]:
+        made.extend(configs)
+        return (Outcome(config, "finished") for config in configs)
+
+    monkeypatch.setattr("sphere_replay.runs.sweep._outcomes", outcomes)
+    other = resolve("digits", "er", seed=2, limit=100)
+    found = sweep([CONFIG, other, CONFIG], tmp_path, workers=2)
+    assert made == [CONFIG, other]
+    assert [outcome.config for outcome in found] == [CONFIG, CONFIG, other]
+    assert {outcome.status for outcome in found} == {"finished"}
+
+
 def test_nothing_is_imported_unless_asked() -> None:
     script = (
         "import sys, sphere_replay.runs.launch, sphere_replay.cli.commands.run as run\n"
@@ -164,6 +182,9 @@ class StandIn(ModuleType):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.__spec__ = SimpleNamespace(name=name)  # type: ignore[assignment]  # what find_spec asks for
+        self.__file__ = (
+            name  # which whoever looks for the source of a function asks all modules for
+        )
         self.calls: list[tuple[str, Any, Any]] = []
         self.summary = self
         self.entities = SimpleNamespace(Metric=lambda *it: it, Param=lambda *it: it)
