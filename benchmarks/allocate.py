@@ -5,6 +5,7 @@ benchmark: a busy machine, features of a trained network, calibrated scales. Eve
 of medians taken in turns in one run, in float32 and on all threads.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ BUSY, TRAINED, CALIBRATED = "busy", "trained", "calibrated"
 TRAINED_CALIBRATED = f"{TRAINED}, {CALIBRATED}"
 """What is unusual about a cell."""
 
+_TILED_FROM = math.isqrt(2 * DEFAULT_BUDGET // torch.float32.itemsize)
 _FARTHEST = 25
 """The neighbour that `Sphere.vision()` looks for."""
 
@@ -354,10 +356,11 @@ BENCHMARK = Benchmark(
         and in one thread: products, distances, rows parted at their furthest neighbour, two
         kernels and two products with each of them.
 
-        From m = {Plan.tiled_from} on the library chooses tiles by itself: `tiled` keeps the
-        distances that fit into {DEFAULT_BUDGET >> 20} MiB, `unkept` none (every tile is made
-        anew in every pass), `dense` all. MiB are peaks beyond the inputs, each measured in a
-        process of its own.
+        Where half of the distances take more than {DEFAULT_BUDGET >> 20} MiB, from
+        m = {_TILED_FROM} on, the library chooses tiles by itself; from m = {Plan.tiled_from} on
+        three ways are compared: `tiled` keeps the distances that fit into it, `unkept` none (every
+        tile is made anew in every pass), `dense` all. MiB are peaks beyond the inputs, each
+        measured in a process of its own.
 
         Cases: `busy` runs beside another process that keeps one core busy, all contestants
         alike. `trained` takes the features of an MLP trained on digits (moved by up

@@ -23,7 +23,7 @@ from sphere_replay.allocation import Allocation, Sphere, allocate
 from sphere_replay.allocation.allocate import solve
 from sphere_replay.allocation.certificate import certify
 from sphere_replay.geometry import CellGeometry, build_geometry
-from sphere_replay.memory import Memory
+from sphere_replay.memory import ClassBalanced, Memory
 from sphere_replay.numeric import accumulation_dtype
 from sphere_replay.replay import LossProportional, Uniform
 from sphere_replay.replay.engine import Engine
@@ -187,27 +187,51 @@ def _variation(one: Allocation, other: Allocation) -> float:
 
 def _memory(plan: Plan) -> Iterator[Cell]:
     """Adding, drawing and saving a batch; only what a batch takes, nothing that is done once."""
+    generator = torch.Generator().manual_seed(1)
     memory = Memory(plan.rows, generator=torch.Generator().manual_seed(0))
+    balanced = Memory(plan.rows, ClassBalanced(), generator=torch.Generator().manual_seed(0))
     for start in range(0, plan.rows, 1 << 16):
         count = min(1 << 16, plan.rows - start)
+        often = torch.rand(count, generator=generator).square()  # some classes more than others
         memory.add(x=torch.zeros(count, DIM), y=torch.zeros(count, dtype=torch.int64))
+        balanced.add(y=(often * _MOST_CLASSES).long())
     batch = {"x": torch.ones(BATCH, DIM), "y": torch.ones(BATCH, dtype=torch.int64)}
-    weights = torch.rand(plan.rows, generator=torch.Generator().manual_seed(1))
+    weights = torch.rand(plan.rows, generator=generator)
 
     def score(slots: Tensor, *, increments: bool = True) -> Scores:
         return Scores(weights, weights)
+
+    def of_any_class() -> Tensor:
+        return torch.randint(_MOST_CLASSES, (BATCH,), generator=generator)
 
     def saved() -> object:
         mark = memory.mark
         memory.add(**batch)
         return memory.changes(mark)
 
-    calls: dict[str, Callable[[], object]] = {"add": lambda: memory.add(**batch), "changes": saved}
+    def saved_balanced() -> object:
+        mark = balanced.mark
+        balanced.add(y=of_any_class())
+        return balanced.changes(mark)
+
+    calls: dict[str, Callable[[], object]] = {
+        "add": lambda: memory.add(**batch),
+        "changes": saved,
+        "add, balanced": lambda: balanced.add(y=of_any_class()),
+        "changes, balanced": saved_balanced,
+    }
     for name, selection in (("uniformly", Uniform()), ("by weight", LossProportional())):
         engine = Engine(
             memory, selection, generator=torch.Generator().manual_seed(2), every=1 << 40
         )
         calls[f"draw {name}"] = partial(engine.draw, BATCH, score)
+
+    def saved_replay() -> object:
+        mark = engine.mark
+        engine.draw(BATCH, score)
+        return engine.changes(mark)
+
+    calls["changes of replay"] = saved_replay
     timing = plan.race(calls)
     for name, seconds in timing.seconds.items():
         yield {"figure": f"memory: {name}", "m": plan.rows, "batch": seconds}
@@ -274,7 +298,9 @@ BENCHMARK = Benchmark(
         errors, and the share of trials in which the first was below the second. Memories are drawn
         anew every few trials (`--samples`); those between certify the same weights by other samples
         of rows. Rows named `memory` are the time of one batch of {BATCH} rows of {DIM}
-        numbers in a full memory; `changes` is what a checkpoint saves of it.
+        numbers in a full memory; `changes` adds one, too, and takes what a checkpoint saves of it,
+        `changes of replay` what it saves of a draw between two rescorings;
+        `balanced` is class-balanced admission of {_MOST_CLASSES} classes, unequally frequent.
     """,
     notes="""
         All but the search of cells is products of small matrices and exponentials, for near pairs
