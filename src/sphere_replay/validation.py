@@ -117,12 +117,16 @@ def _check_finite(name: str, values: Tensor, origin: str) -> None:
 
 
 def spelled(value: object) -> str:
-    """`repr()` of a frozen value; of anything that has none of its own the name of its class.
+    """`repr()` of a frozen value; of functions and plain objects the name.
 
-    The same in every process, where a plain object's would tell its address.
+    The same in every process, where theirs would tell an address.
     """
     if is_dataclass(value) and not isinstance(value, type):
         parts = (f"{e.name}={spelled(getattr(value, e.name))}" for e in fields(value) if e.repr)
         return f"{type(value).__qualname__}({', '.join(parts)})"
+    if type(value) is tuple:
+        return f"({', '.join(map(spelled, value))}{',' * (len(value) == 1)})"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return str(value.__qualname__)
     own = type(value).__repr__ is not object.__repr__
     return repr(value) if own else type(value).__qualname__

@@ -100,7 +100,8 @@ def test_a_draw_says_what_happened() -> None:
     assert [draw.rescored for draw in draws] == [True, False, False, True]
     assert [draw.cost for draw in draws] == [16, 0, 0, 16]
     assert draws[0].weighting is draws[2].weighting is not draws[3].weighting
-    assert draws[3].weighting is replay.weighting
+    assert replay.weighting is not None
+    assert draws[3].weighting is replay.weighting.bare
     second = replay.redraw(2)
     assert (second.rescored, second.cost, second.weighting) == (False, 0, replay.weighting)
     uniform = replay.draw_uniformly(2)
@@ -144,19 +145,20 @@ def test_what_was_weighed_before_is_let_go_before_memories_are_scored_again() ->
     replay = Engine(
         filled(16), SphereSelection(Sphere.vision(2, 4)), generator=generator(), every=1
     )
-    first = replay.draw(4, Scorer(torch.arange(16.0))).weighting
-    assert first is not None
-    geometry = weakref.ref(first.allocation.geometry) if first.allocation else None
-    del first
-    alive = []
+    draw = replay.draw(4, Scorer(torch.arange(16.0)))
+    assert replay.weighting is not None
+    assert replay.weighting.allocation is not None
+    geometry = weakref.ref(replay.weighting.allocation.geometry)
+    alive = [geometry() is not None]
 
     class Looking(Scorer):
         def __call__(self, slots: Tensor, *, increments: bool = True) -> Scores:
-            alive.append(geometry is None or geometry() is not None)
+            alive.append(geometry() is not None)
             return super().__call__(slots, increments=increments)
 
-    replay.draw(4, Looking(torch.arange(16.0)))
-    assert alive == [False]
+    draw = replay.draw(4, Looking(torch.arange(16.0)))  # as in a loop, which holds the last one
+    assert draw.rescored
+    assert alive == [True, False]
 
 
 # Whom it draws.

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sphere_replay.numeric import median
 from sphere_replay.replay import Replay, SphereSelection, Uniform
 from sphere_replay.replay.reading import reading
 from sphere_replay.scoring import NonFiniteError
+from sphere_replay.validation import spelled
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -254,13 +256,13 @@ def test_maps_are_averaged_over_their_places() -> None:
     replay = Replay(
         remembered(), select=SPHERE, model=model, lr=0.1, features="deeper", generator=generator(2)
     )
-    allocation = replay.draw(4).weighting
-    assert allocation is not None
+    replay.draw(4)
     with torch.no_grad():
         features = model.deeper(replay.memory["x"][:, None, None]).mean(dim=(2, 3))
-    assert allocation.allocation is not None
+    assert replay.weighting is not None
+    assert replay.weighting.allocation is not None
     radii = allocate(torch.ones(16), features, SPHERE.recipe).eps_s
-    assert allocation.allocation.eps_s == pytest.approx(radii)
+    assert replay.weighting.allocation.eps_s == pytest.approx(radii)
 
 
 @pytest.mark.parametrize(("name", "message"), [("twice", "ran 2 times"), ("maps", "was not run")])
@@ -508,7 +510,8 @@ def test_metrics_end_in_a_sentence() -> None:
     replay = Replay(remembered(), select=SPHERE, model=model, lr=0.1, generator=generator(2))
     assert replay.metrics()["summary"] == "nothing is scored yet: the next draw does it"
     learnt(model)
-    weighting = replay.draw(4).weighting
+    replay.draw(4)
+    weighting = replay.weighting
     assert weighting is not None
     assert weighting.allocation is not None
     replay.memory.add(**dict(zip("xy", examples(1, 16), strict=True)))
@@ -554,3 +557,18 @@ def test_a_selection_of_ones_own_is_known_by_its_class() -> None:
     third = Replay(Memory(4, generator=generator()), select="uniform", generator=generator())
     with pytest.raises(ValueError, match="another replay's"):
         third.load_state_dict(one.state_dict())
+
+
+def test_values_are_spelled_alike_in_every_process() -> None:
+    @dataclass(frozen=True)
+    class Value:
+        parts: tuple[object, ...]
+        rule: object = abs
+
+    class Plain:
+        """Whose repr tells its address."""
+
+    spelling = spelled(Value((1, Plain(), Plain)))
+    assert spelling.endswith("Plain), rule=abs)")
+    assert " at 0x" not in spelling
+    assert spelled(Sphere.vision()) == repr(Sphere.vision())

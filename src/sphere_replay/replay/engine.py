@@ -30,7 +30,8 @@ class Draw:
     scale: float
     fields: dict[str, Tensor]
     weighting: Weighting | None = None
-    """What the draw was made by; None if no selection had a say."""
+    """What the draw was made by, without what that was made of, so that no draw holds on to a
+    geometry: see `Engine.weighting`. None if no selection had a say."""
     rescored: bool = False
     """Whether memories were scored for it."""
     cost: int = 0
@@ -90,6 +91,8 @@ class Engine:
         """Told the slots of every draw; whoever counts them."""
         self._generator = generator
         self._economy = economy
+        self._moment = self._scored = self._loaded = 0
+        """How many states there have been so far, and when memories were scored, or one loaded."""
 
     @property
     def selection(self) -> Selection:
@@ -154,6 +157,8 @@ class Engine:
         slots = self.schedule.candidates(self.memory, self._generator)
         self.weigher.weigh(len(slots), lambda: self._scores(slots, score, labels))
         self.schedule.weighed(slots, self.memory)
+        self._moment += 1
+        self._scored = self._moment
         self.seconds += perf_counter() - start
 
     def _scores(self, slots: Tensor, score: Scorer, labels: Labels | None) -> Scores:
@@ -172,7 +177,7 @@ class Engine:
             self.drawn(indices)
         mass = 1.0 if self.unit_mass else weighting.mass
         cost = weighting.cost if rescored else 0
-        return Draw(indices, mass, self.memory.take(indices), weighting, rescored, cost)
+        return Draw(indices, mass, self.memory.take(indices), weighting.bare, rescored, cost)
 
     def _drawn_by(self, weighting: Weighting, count: int) -> Tensor:
         distinct = not self.replacement
@@ -196,17 +201,17 @@ class Engine:
 
     @property
     def mark(self) -> int:
-        """This moment, for `changes`."""
-        return self.schedule.scorings
+        """This moment, for `changes`; it ends when another state is loaded."""
+        return self._moment
 
     def changes(self, since: int) -> State:
         """What happened after a `mark`: counters, or the whole state if memories were scored."""
-        if not 0 <= since <= self.mark:
+        if not self._loaded <= since <= self._moment:
             raise ValueError(
-                "this mark is of another replay, or of one that has gone on since: save "
-                "state_dict() once more, and take a new mark with it"
+                "this mark is of another replay, or older than the state that was loaded into this "
+                "one: save state_dict() once more, and take a new mark with it"
             )
-        if since < self.mark:
+        if since < self._scored:
             return self.state_dict()
         return {"generator": self._generator.get_state(), "counters": self.schedule.counters()}
 
@@ -217,9 +222,13 @@ class Engine:
             return
         self.schedule.load_counters(changes["counters"])
         self._generator.set_state(changes["generator"])
+        self._moment += 1
+        self._loaded = self._moment
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken; the memory's state comes first."""
         self.schedule.load_state_dict(state["schedule"], self.memory)
         self.weigher.load_state_dict(state["weigher"])
         self._generator.set_state(state["generator"])
+        self._moment += 1
+        self._loaded = self._moment

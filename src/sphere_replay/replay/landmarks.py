@@ -61,7 +61,7 @@ def carry(scores: Scores, features: Tensor, recipe: Sphere) -> Carried:
     if landmarks is None or len(landmarks) in (0, len(scores)):
         return Carried(scores.increments, features, recipe)
     work = partial(_carry, scores, landmarks, features, recipe)
-    return undisturbed(work, len(features), features.device)
+    return undisturbed(work, len(features), features.device, dim=features.shape[1])
 
 
 def _carry(scores: Scores, landmarks: Tensor, features: Tensor, recipe: Sphere) -> Carried:
@@ -104,7 +104,10 @@ def _sums(geometry: Geometry, eps: float, landmarks: Tensor, given: Tensor) -> T
 
 
 def _sums_of_rows(rows: ExactRows, eps: float, landmarks: Tensor, given: Tensor) -> Tensor:
-    """The same by exact costs: what is left out of one sum and not of another would tell."""
+    """The same by exact costs.
+
+    Approximate sums may each leave out others, and their quotient then leaves the range of δ.
+    """
     sums = given.new_empty(len(rows.order), 3)
 
     def tell(part: slice) -> None:

@@ -25,6 +25,7 @@ from sphere_replay.replay.reading import metrics_of
 from sphere_replay.replay.selections import (
     MEMBERS,
     Selection,
+    Weighting,
     selection_by,
     selection_named,
 )
@@ -145,6 +146,11 @@ class Replay:
     def memory(self) -> Memory:
         """What there is to replay."""
         return self.engine.memory
+
+    @property
+    def weighting(self) -> Weighting | None:
+        """What draws are made by now, and the allocation it comes from; None before the first."""
+        return self.engine.weighting
 
     def start_task(self) -> None:
         """Rescore at the next draw."""

@@ -38,6 +38,11 @@ class Weighting:
     """What was weighed, if anything was scored; not part of any state."""
 
     @cached_property
+    def bare(self) -> "Weighting":
+        """The same without what it was made of."""
+        return replace(self, allocation=None, scores=None)
+
+    @cached_property
     def effective_sample_size(self) -> float:
         """ESS of the normalised weights: how many memories share the replay."""
         weights = self.weights.to(accumulation_dtype(self.weights.device))

@@ -36,7 +36,7 @@ class Weigher:
             self.latest = Weighting(torch.full((count,), 1 / count, dtype=precision))
             return self.latest
         if self.latest is not None:  # a large geometry would lie beside the next one
-            self.latest = replace(self.latest, allocation=None, scores=None)
+            self.latest = self.latest.bare
         scores = replace(score(), grouping=self._grouping)
         weighting = self.selection.weigh(scores, self._running_scale, self._generator)
         _check(weighting, count, type(self.selection).__name__)
