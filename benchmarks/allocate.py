@@ -264,7 +264,10 @@ def _passes(unit: Tensor) -> Call:
 def _setting(plan: Plan) -> str:
     if plan.before is None:
         return ""
-    return f"`before` is an allocation by an earlier tree, {before.described(plan.before)}."
+    return (
+        f"`before` is an allocation by an earlier tree, {before.described(plan.before)}, in a "
+        "process of its own; the way there and back is part of its time."
+    )
 
 
 def _in_case(case: str) -> Callable[[Cell], bool]:

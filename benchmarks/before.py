@@ -24,7 +24,7 @@ _HERE = Path(__file__).resolve().parent.parent
 def allocations(tree: Path, size: int, dim: int) -> Iterator[Callable[[], None]]:
     """A call that has the tree allocate m memories of d features with `Sphere.vision()`."""
     task = json.dumps({"size": size, "dim": dim, "threads": torch.get_num_threads()})
-    path = os.pathsep.join(map(str, [tree.resolve(), _HERE]))
+    path = os.pathsep.join([str(tree.resolve()), str(_HERE), *filter(None, sys.path)])
     with subprocess.Popen(
         [sys.executable, "-c", f"from {__name__} import _serve; _serve()", task],
         stdin=subprocess.PIPE,

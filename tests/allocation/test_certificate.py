@@ -146,6 +146,17 @@ def test_risks_far_apart_are_certified_where_kernels_are_no_numbers(few: int) ->
         assert found.error.total_variation < 0.1
 
 
+def test_risks_that_no_number_holds_have_a_certificate() -> None:
+    features = torch.randn(400, 6, generator=seeded(3))
+    increments = torch.full((400,), 1e-4).index_fill(0, torch.tensor([7]), 1.0)
+    recipe = Sphere(eps_s=0.05, eps_t=0.05, tau=1e-3)
+    found, true = (allocate(increments, features, recipe, geometry=k) for k in ("cells", "exact"))
+    assert float((true.support.max() - true.support.min()) / true.temperature) > 1000
+    assert found.error is not None
+    assert variation(found, true) <= found.error.total_variation + 1e-6
+    assert found.error.total_variation < 0.5
+
+
 def test_logarithms_certify_as_plain_numbers_do(monkeypatch: pytest.MonkeyPatch) -> None:
     increments, features, _ = memories(0)
     noisy: Geometry = Noisy(features, 0.03, 0)

@@ -127,7 +127,7 @@ def test_log_domain_and_products_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     features, increments = random(300, 6), random(300, seed=1)
     products = allocate(increments, features)
     monkeypatch.setattr(
-        "sphere_replay.allocation.transport._LARGEST_EXPONENT", {torch.float32: -1.0}
+        "sphere_replay.allocation.transport.LARGEST_EXPONENT", {torch.float32: -1.0}
     )
     logs = allocate(increments, features)
     torch.testing.assert_close(logs.weights, products.weights, rtol=1e-5, atol=0)

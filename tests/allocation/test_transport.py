@@ -15,7 +15,7 @@ from torch import Tensor
 
 import reference
 from allocation.statements import ROUNDING, geometry_of, transport_value
-from sphere_replay.allocation.transport import _LARGEST_EXPONENT, Transport, transport
+from sphere_replay.allocation.transport import LARGEST_EXPONENT, Transport, transport
 from strategies import Problem, numbers, problems, vectors
 
 Floats = npt.NDArray[np.float64]
@@ -147,9 +147,9 @@ def test_no_plan_an_optimiser_finds_is_worth_more(problem: Problem, seed: int) -
 @settings(max_examples=100)
 def test_log_domain_agrees_with_products(problem: Problem) -> None:
     apart = float(problem.risk.max() - problem.risk.min()) / problem.temperature
-    assume(apart <= _LARGEST_EXPONENT[torch.float64])  # beyond it there is only one path
+    assume(apart <= LARGEST_EXPONENT[torch.float64])  # beyond it there is only one path
     by_products = solve(problem)
-    with mock.patch.dict(_LARGEST_EXPONENT, {torch.float64: -1.0}):
+    with mock.patch.dict(LARGEST_EXPONENT, {torch.float64: -1.0}):
         in_logs = solve(problem)
     torch.testing.assert_close(by_products.target, in_logs.target, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(by_products.value, in_logs.value, rtol=0, atol=ROUNDING)
@@ -158,7 +158,7 @@ def test_log_domain_agrees_with_products(problem: Problem) -> None:
 def test_the_two_paths_are_chosen_by_the_threshold() -> None:
     geometry = geometry_of(torch.zeros(2, 2, dtype=torch.float64))
     risk = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    limit = _LARGEST_EXPONENT[torch.float64]
+    limit = LARGEST_EXPONENT[torch.float64]
     with mock.patch.object(geometry, "apply_log_kernel", wraps=geometry.apply_log_kernel) as logs:
         transport(geometry, 1.0, 1.01 / limit, risk)
         assert logs.call_count == 0

@@ -78,6 +78,30 @@ def test_short_work_is_not_spread_at_all() -> None:
 
 
 @pytest.mark.parametrize("others", [[], ["loader"]])
+def test_products_of_long_features_are_shared_however_few_memories_there_are(
+    others: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_num_threads(3)
+    there = [threading.current_thread(), *(threading.Thread(name=name) for name in others)]
+    monkeypatch.setattr(threading, "enumerate", lambda: there)
+
+    def work() -> tuple[int, int, int, bool]:
+        names = in_order(lambda _: threading.current_thread().name, range(20), CPU)
+        again = undisturbed(torch.get_num_threads, 500, CPU)  # within, nothing is begun anew
+        return torch.get_num_threads(), again, len(set(names)), torch.is_inference_mode_enabled()
+
+    for inference in (False, True):
+        with torch.inference_mode(inference):
+            alone, again, shared, mode = undisturbed(work, 1000, CPU, dim=1024)
+        assert (alone, again, mode) == (1, 1, inference)
+        assert shared > 1
+        assert usable() == torch.get_num_threads() == 3
+    with pytest.raises(ZeroDivisionError):
+        undisturbed(lambda: 1 / 0, 1000, CPU, dim=1024)
+    assert usable() == torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("others", [[], ["loader"]])
 def test_short_work_stays_in_its_thread_unless_others_could_see_the_setting(
     others: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +117,14 @@ def test_short_work_stays_in_its_thread_unless_others_could_see_the_setting(
     with pytest.raises(ZeroDivisionError):
         undisturbed(lambda: 1 / 0, 500, CPU)
     assert torch.get_num_threads() == usable() == 3
+
+
+def test_shared_products_are_the_same_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, increments = random(300, 200), random(300, seed=1)
+    torch.set_num_threads(3)
+    alone = allocate(increments, features).weights
+    monkeypatch.setattr("sphere_replay.geometry.threads._SHORT_PRODUCTS", 0)
+    assert torch.equal(allocate(increments, features).weights, alone)
 
 
 @pytest.mark.parametrize("name", ["vision", "calibrated", "instruct"])

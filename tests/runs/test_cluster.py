@@ -20,7 +20,8 @@ from sphere_replay.codebase import this_code
 from sphere_replay.errors import UsageError
 from sphere_replay.plugging import load
 from sphere_replay.runs import cluster
-from sphere_replay.runs.launch import Surroundings
+from sphere_replay.runs.folder import RunFolder
+from sphere_replay.runs.launch import Surroundings, run_folder
 from sphere_replay.vision.presets import resolve
 
 HALTING = Path(__file__).with_name("halting.py")
@@ -207,12 +208,22 @@ def test_an_address_is_knocked_on_however_it_is_spelled(monkeypatch: pytest.Monk
 def test_results_that_a_disk_shows_later_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = iter([False, False, True, False])
-    monkeypatch.setattr(cluster, "run_folder", lambda *_: SimpleNamespace(finished=next(looks)))
-    monkeypatch.setattr("time.sleep", lambda _: None)
     config = resolve("digits", "er")
+    folder = run_folder(config, tmp_path).path
+    shown: list[Path] = []
+
+    def listed(place: Path) -> list[str]:
+        shown.append(place)
+        if folder in shown:
+            monkeypatch.setattr(RunFolder, "finished", True)
+        return []
+
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(os, "listdir", listed)
     assert cluster._seen(config, tmp_path)
+    assert shown == [tmp_path, folder]
     monkeypatch.setattr(cluster, "SHOWN_WITHIN", -1.0)
+    monkeypatch.setattr(RunFolder, "finished", False)
     assert not cluster._seen(config, tmp_path)
 
 

@@ -122,6 +122,12 @@ def test_a_run_that_is_wanted_twice_is_made_once(
     assert made == [CONFIG, other]
     assert [outcome.config for outcome in found] == [CONFIG, CONFIG, other]
     assert {outcome.status for outcome in found} == {"finished"}
+    monkeypatch.setattr(
+        "sphere_replay.runs.sweep._outcomes",
+        lambda configs, *_: (Outcome(config, "failed", "broken") for config in configs),
+    )
+    failed = sweep([CONFIG, CONFIG], tmp_path, workers=2)
+    assert [outcome.reason for outcome in failed] == ["broken"] * 2
 
 
 def test_nothing_is_imported_unless_asked() -> None:

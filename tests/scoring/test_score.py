@@ -379,7 +379,7 @@ def test_of_some_rows_the_stored_one_is_named(chunk: int) -> None:
         features, logits = model.forward_features(inputs.nan_to_num())
         return features / (~inputs.isnan()).all(dim=1, keepdim=True), logits
 
-    with pytest.raises(ValueError, match="features of stored example 17 are not finite"):
+    with pytest.raises(ValueError, match="features of scored example 17 are not finite"):
         call(model, inputs=x, chunk=chunk, rows=rows, forward=spoiled)
 
 

@@ -32,6 +32,7 @@ from sphere_replay.allocation.backing import Votes, shares_of_votes
 from sphere_replay.allocation.controls import Control
 from sphere_replay.allocation.recipe import Sphere
 from sphere_replay.allocation.result import Allocation, Certificate
+from sphere_replay.allocation.transport import LARGEST_EXPONENT
 from sphere_replay.geometry import EXACT_UP_TO, ExactRows, Geometry, exact_rows
 from sphere_replay.geometry.kernels import kernel_of
 from sphere_replay.geometry.threads import in_order, slices
@@ -47,11 +48,12 @@ _CONFIDENCE, _QUANTILE = 0.99, 2.334
 
 _COLUMNS = 1 << 12
 """Of these rows, that a thread looks at."""
-_PLAIN_UP_TO, _NO_SHARE = 40.0, 80.0
-"""Risks further apart than so many temperatures are asked for by logarithms, as the transport takes
-them; and a logarithm that no share of the transport has, unless it is wrong by far."""
-_VOTES_HELD = 1 << 22
-"""Of sampled memories for all labels at a time."""
+_PLAIN_UP_TO = LARGEST_EXPONENT[torch.float32]
+"""Risks further apart are asked for by logarithms, as the transport takes them."""
+_NO_SHARE, _NO_NUMBER = 80.0, 700.0
+"""Logarithms that no share of the transport has, unless it is wrong by far, and that no number."""
+_VOTES_HELD = 1 << 20
+"""Of sampled memories for all labels at a time; a thread may have three such pieces."""
 _DOUBTFUL = 0.01
 """Times the mean size of a consensus: about where its sign is in doubt."""
 SEED = 20
@@ -256,7 +258,11 @@ class _Terms:
         sent, received = carried.T / self._common
         target = received / size
         divided = (sent - 1).abs() / size
-        risk = target * torch.expm1(risk_error / result.temperature).abs()
+        shift = risk_error / result.temperature
+        # What both are too small and too large for numbers is taken for the smallest there is.
+        log_target = target.clamp(min=torch.finfo(target.dtype).tiny).log()
+        moved = (log_target + shift).clamp(max=_NO_SHARE).exp()
+        risk = torch.where(shift < _NO_NUMBER, target * torch.expm1(shift).abs(), moved)
         error: Tensor = (result.target[chosen] - target).abs() + divided + 2 * risk
         return error
 

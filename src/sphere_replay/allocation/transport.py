@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sphere_replay.geometry import Geometry
 
-_LARGEST_EXPONENT = {torch.float32: 40.0, torch.float64: 600.0}
+LARGEST_EXPONENT = {torch.float32: 40.0, torch.float64: 600.0}
 """Risks further apart than this many temperatures go to the log domain: a_i/Z_j must stay far below
 the reciprocal of the smallest kernel value, and sums far from underflow."""
 
@@ -46,7 +46,7 @@ def transport(geometry: Geometry, eps_t: float, temperature: float, risk: Tensor
         return Transport(torch.full_like(risk, 1 / size), top)
     log_a = (risk - top) / temperature
     spread = -float(log_a.min())
-    if spread <= _LARGEST_EXPONENT[geometry.dtype]:
+    if spread <= LARGEST_EXPONENT[geometry.dtype]:
         a = log_a.exp()
         reached = geometry.apply_kernel(eps_t, a)
         target = a * geometry.apply_kernel(eps_t, 1 / reached) / size

@@ -63,14 +63,16 @@ class Urn:
         """
         found = torch.empty(0, dtype=torch.int64, device=self._device)
         aside = self._weights.new_empty(0)
-        while len(found) < count and self._sums.any():
-            new = first_of_each(self._search(2 * (count - len(found)) + SPARE, generator))
-            found = torch.cat([found, new])
-            if len(found) < count:
-                aside = torch.cat([aside, self._weights[new]])
-                self.put(new, torch.zeros_like(aside[-len(new) :]))
-        if len(aside):
-            self.put(found[: len(aside)], aside)
+        try:
+            while len(found) < count and self._sums.any():
+                new = first_of_each(self._search(2 * (count - len(found)) + SPARE, generator))
+                found = torch.cat([found, new])
+                if len(found) < count:
+                    aside = torch.cat([aside, self._weights[new]])
+                    self.put(new, aside.new_zeros(len(new)))
+        finally:
+            if len(aside):
+                self.put(found[: len(aside)], aside)
         return found[:count]
 
     def _filled_up(self, found: Tensor, count: int, generator: torch.Generator | None) -> Tensor:

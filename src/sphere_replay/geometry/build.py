@@ -79,7 +79,7 @@ def build_geometry(
 
     Exact ones are dense while half of the m x m distances fit into `budget` bytes (whole, if these
     are few), tiled within it beyond that. Approximate ones hold a copy of the points in float32, up
-    to 256 MiB for pairs of cells, and about 200 MiB to work in; memories whose features are those
+    to 400 MiB for pairs of cells, and about 200 MiB to work in; memories whose features are those
     of `before` stay in their cells.
     """
     distance, kind, budget = distance or SquaredEuclidean(), Kind(kind), int(budget)

@@ -42,8 +42,8 @@ _COARSE = 0.01
 _WIDTH, _TOGETHER = 2048, 64
 """Columns of a tile, and cells whose tiles are worked on by one thread after another."""
 
-_VOTING_TOGETHER, _VOTES_HELD, _UNHEARD = 8, 1 << 24, 1e-3
-"""The same where a memory has a number for each class, and such numbers at a time; and a share of
+_VOTING_TOGETHER, _VOTES_HELD, _UNHEARD = 8, 1 << 22, 1e-3
+"""The same where a memory has a number for each class, and such numbers in a piece; and a share of
 the kernel's mass without which votes are counted."""
 
 _ALL_SEARCHED, _SEARCHED = 32_768, 1024

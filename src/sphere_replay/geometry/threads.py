@@ -21,10 +21,11 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 ALONE_UP_TO = 1024
-"""Memories that one thread is done with before others would have been of help."""
+"""Memories that one thread is done with before others would have been of help, unless features are
+long."""
 
-_SHORT_PRODUCTS = 2e8
-"""Multiplications between all pairs that take less than it takes to share them."""
+_SHORT_PRODUCTS = 8e8
+"""Multiplications between all pairs up to which one thread is done before others have woken up."""
 
 _AHEAD = 3
 """Pieces in hand per thread: enough that none waits, few enough to hold little memory."""
@@ -99,14 +100,18 @@ def undisturbed(
     Its pieces are still spread, unless `size` memories of `dim` features are too few.
     """
     threads = usable()
-    if threads == 1 or device.type != "cpu":
+    within = getattr(_OWN, "usable", 0) > 0  # another such call
+    if threads == 1 or within or device.type != "cpu":
         return _without_autocast(work, device)
     short = runs_alone(size)
     spread_over = threads if size**2 * dim > _SHORT_PRODUCTS or not short else 1
 
     def whole(spread_over: int) -> Result:
         _OWN.usable = spread_over
-        return work()
+        try:
+            return _without_autocast(work, device)
+        finally:
+            _OWN.usable = 0
 
     if short and _nobody_else():
         # It is done sooner than another thread would have woken up.
@@ -114,9 +119,8 @@ def undisturbed(
             _pools(threads)  # whose threads begin with torch's setting
         torch.set_num_threads(1)
         try:
-            return _without_autocast(lambda: whole(spread_over), device)
+            return whole(spread_over)
         finally:
-            _OWN.usable = 0
             torch.set_num_threads(threads)
     return _pools(threads).whole.submit(_in_our_mode(whole), spread_over).result()
 

@@ -1,7 +1,7 @@
 """The geometry of a small memory: C in one piece, and with it every kernel that was asked for.
 
 With 500 memories half of an allocation would be handing work out and putting it together again: so
-there is one tile and one thread, and nothing is computed twice.
+there is one tile, and one thread but for products of long features; nothing is computed twice.
 """
 
 from collections.abc import Sequence

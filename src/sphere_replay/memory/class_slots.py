@@ -42,7 +42,7 @@ class ClassSlots:
         return self._slots[label][index]
 
     def largest(self) -> list[int]:
-        """The class with the most slots; several if they tie. Not to be written to."""
+        """The class with the most slots; several if they tie. Others must not write to it."""
         if not self._largest:
             most = max(map(len, self._slots.values()))
             self._largest = [label for label, slots in self._slots.items() if len(slots) == most]

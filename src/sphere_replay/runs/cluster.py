@@ -11,7 +11,7 @@ import socket
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ LOST_NODES = 20
 """So often a run is tried again after its node or process was lost; then it has failed."""
 PATIENCE = 120.0
 """Seconds that a lost node may still hold the folder of its run; disks of networks take theirs."""
-SHOWN_WITHIN = 30.0
+SHOWN_WITHIN = 60.0
 """Seconds after which a disk of the network shows what another node has written."""
 GRACE = 60.0
 """Seconds in which runs save themselves when the sweep is interrupted."""
@@ -113,12 +113,14 @@ def _outcome(ray: Any, ready: Any, config: RunConfig, around: Surroundings) -> O
 
 def _seen(config: RunConfig, out: Path) -> bool:
     """Whether results are here; a disk of the network may take its time to show them."""
-    until = time.monotonic() + SHOWN_WITHIN
-    while not run_folder(config, out).finished:
+    until, folder = time.monotonic() + SHOWN_WITHIN, run_folder(config, out)
+    while not folder.finished:
         if time.monotonic() > until:
             return False
         time.sleep(0.5)
-        os.listdir(out)  # what is remembered of a folder is looked up anew
+        for place in (out, folder.path):  # what is remembered of a folder is looked up anew
+            with suppress(OSError):
+                os.listdir(place)
     return True
 
 

@@ -312,7 +312,7 @@ def _check_rows(features: Tensor, numbers: Tensor) -> None:
     bad = (~features.isfinite()).any(dim=1).nonzero()
     if len(bad):
         raise ValueError(
-            f"features of stored example {int(numbers[int(bad[0])])} are not finite; check the "
+            f"features of scored example {int(numbers[int(bad[0])])} are not finite; check the "
             "forward pass that produced them, or leave that memory out of the scored set"
         )
 
