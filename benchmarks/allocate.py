@@ -389,8 +389,9 @@ BENCHMARK = Benchmark(
         Torch splits each operation over its threads, which spin until the last is done; with
         another process on a core that is most of the time. Here each thread takes whole pieces
         of four tiles, alone, and whoever is held up delays nobody; what is no tile, and up to
-        1,024 memories everything, runs in one thread. Pieces and their order do not depend on
-        the threads, and so neither does any bit of the result.
+        1,024 memories everything but the products of very long features, runs in one thread.
+        Pieces and their order do not depend on the threads, and so neither does any bit of the
+        result.
 
         Up to 1,024 memories C is one piece, and its two kernels are kept; of the products of
         long features little more than half is computed, and the rest mirrored. An allocation of
