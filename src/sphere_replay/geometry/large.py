@@ -5,7 +5,6 @@ carried from cell to cell by the moments of how members lie in them (see `far`).
 tell which of the two a scale needs (see `pilot`). Row sums are positive: K_ii = 1 is always exact.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -18,6 +17,7 @@ from sphere_replay.geometry.cells import Cells, squared_between, squared_lengths
 from sphere_replay.geometry.dominant import dominant
 from sphere_replay.geometry.far import LEAST_EXPONENT, Far
 from sphere_replay.geometry.grouping import Grouping
+from sphere_replay.geometry.logarithms import log_carried, log_product
 from sphere_replay.geometry.moments import Moments
 from sphere_replay.geometry.order import smallest
 from sphere_replay.geometry.pilot import PILOTS, Pilots, Plan, planned
@@ -52,12 +52,6 @@ _SEARCH_ROWS, _SEARCH_COLUMNS = 512, 1 << 14
 _MEDIAN_ROWS = 4096
 _PANEL_BYTES = 1 << 26
 
-_BAND, _BANDS_AT_ONCE = 30.0, 8
-"""Logarithms that a product in plain numbers can hold, and how many products are made at once."""
-_BESIDE = 40.0
-"""Logarithms below which a number is less than a rounding of another."""
-_LARGEST_LOGS, _PLACES_AT_ONCE = 64, 1 << 13
-"""Logarithms that are carried exactly, the largest, and places that are told at a time."""
 _STEP = 1e-3
 """Relative step of the derivative behind mean distances."""
 
@@ -112,49 +106,18 @@ class CellGeometry:
         return result[self.cells.places].reshape(vectors.shape)
 
     def apply_log_kernel(self, eps: float, log_vector: Tensor) -> Tensor:
-        """log(exp(-C/eps) @ exp(log_vector)) for `[m]`: a product for each band of magnitudes.
-
-        The largest logarithms are carried exactly, however far; of the others what is nothing
-        beside what everybody has seen already is left out.
-        """
+        """log(exp(-C/eps) @ exp(log_vector)) for `[m]`: see `logarithms`."""
         log_vector = log_vector.to(accumulation_dtype(self.device))
-        largest = log_vector.topk(min(_LARGEST_LOGS, self.size)).indices
-        # K_ii = 1, which no approximation falls below.
-        result = torch.logaddexp(log_vector, self._log_carried(eps, log_vector, largest))
-        others = log_vector.index_fill(0, largest, -torch.inf)
-        top = float(others.max())
-        bands = ((top - others) / _BAND).floor()
-        left = sorted(set(bands[bands.isfinite()].tolist()))
-        while left:
-            least = float(result.min()) - _BESIDE - math.log(self.size)
-            some = [band for band in left[:_BANDS_AT_ONCE] if top - band * _BAND >= least]
-            if not some:
-                break
-            del left[:_BANDS_AT_ONCE]
-            high = [top - band * _BAND for band in some]
-            masses = [
-                torch.where(bands == band, (others - level).clamp(max=0).exp(), 0.0)
-                for band, level in zip(some, high, strict=True)
-            ]
-            carried = self.apply_kernel(eps, torch.stack(masses, dim=1), others_only=True)
-            logs = carried.clamp_(min=0).log() + carried.new_tensor(high)
-            result = torch.logaddexp(result, logs.logsumexp(dim=1))
-        return result
 
-    def _log_carried(self, eps: float, log_vector: Tensor, memories: Tensor) -> Tensor:
-        """What some memories give to all others, `[m]`, by their exact costs."""
-        result, given = torch.empty_like(log_vector), log_vector[memories, None]
-        own = self.cells.places[memories]
+        def multiply(vectors: Tensor) -> Tensor:
+            return self.apply_kernel(eps, vectors, others_only=True)
 
-        def tell(part: slice) -> None:
-            exponents = self._rows(own, part).to(given.dtype).div_(-eps * self.unit).add_(given)
-            here = ((own >= part.start) & (own < part.stop)).nonzero()[:, 0]
-            exponents[here, own[here] - part.start] = -torch.inf
-            result[self.order[part]] = exponents.logsumexp(dim=0)
+        def carry(memories: Tensor) -> Tensor:
+            places, given = self.cells.places[memories], log_vector[memories]
+            found = log_carried(self._rows, places, given, eps * self.unit, self.size)
+            return found[self.cells.places]
 
-        for _ in in_order(tell, slices(self.size, _PLACES_AT_ONCE), self.device):
-            pass
-        return result
+        return log_product(log_vector, multiply, carry)
 
     def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
         """Target a ⊙ E(1/Z)/m and log Z for log a `[m]` of any size; E = exp(-C/eps), Z = E a."""
