@@ -79,7 +79,7 @@ def back_labels(
     else:
         tally = _tally_of_rows(rows, belongs, counts, votes)
     heard = tally.most > 0
-    shares = torch.where(heard, tally.own / tally.most.masked_fill(~heard, 1.0), 1.0)
+    shares = _of_the_most(tally.own, tally.most)
     outvoted = float((tally.own < _TIE * tally.most)[heard].sum())
     expected = float((1 - tally.by_chance)[heard].sum())
     return Backing(shares, min(1.0, outvoted / expected) if expected > 0 else 0.0)
@@ -168,10 +168,12 @@ def shares_of_votes(cast: Tensor, own: Tensor, counts: Tensor, votes: Votes) -> 
         votes: How they are counted.
     """
     cast = _counted(cast, own, counts, votes)
-    most = cast.amax(dim=1)
-    heard = most > 0
-    share = cast.gather(1, own[:, None])[:, 0] / most.masked_fill(~heard, 1.0)
-    return torch.where(heard, share, 1.0)
+    return _of_the_most(cast.gather(1, own[:, None])[:, 0], cast.amax(dim=1))
+
+
+def _of_the_most(own: Tensor, most: Tensor) -> Tensor:
+    """A label's share of the most votes; 1 where nobody was heard."""
+    return torch.where(most > 0, own / most.masked_fill(most <= 0, 1.0), 1.0)
 
 
 def noise_strength(label_noise: float) -> float:

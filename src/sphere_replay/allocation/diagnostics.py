@@ -7,10 +7,12 @@ neither can be read off a single scoring, so both are the caller's to assume.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
-from sphere_replay.geometry import Geometry
+from sphere_replay.geometry import Geometry, Neighborhood
+from sphere_replay.geometry.threads import undisturbed
 from sphere_replay.numeric import accumulation_dtype
 from sphere_replay.validation import check_positive
 
@@ -30,7 +32,7 @@ def estimation_bounds(
 ) -> EstimationBounds:
     """Bias and error of the consensus as an estimate of the mean response (Proposition 1)."""
     _check_assumptions(lipschitz, noise)
-    around = geometry.neighborhood(eps_s)
+    around = _around(geometry, eps_s)
     bias = lipschitz * around.radius
     return EstimationBounds(bias, bias.square() + noise**2 / around.effective_size)
 
@@ -51,7 +53,7 @@ def transport_inflation_bound(
     probability at least 1 - ζ.
     """
     _check_assumptions(lipschitz, noise)
-    around = geometry.neighborhood(eps_s)
+    around = _around(geometry, eps_s)
     bias = lipschitz * float(around.radius.max())
     variance = noise**2 / float(around.effective_size.min())
     if failure is not None:
@@ -89,12 +91,20 @@ def consensus_beats_raw(
     """
     precision = accumulation_dtype(geometry.device)
     field, variances = field.to(precision), variances.to(precision)
-    ones = field.new_ones(geometry.size)
-    mass = geometry.apply_kernel(eps_s, ones)
-    bias = geometry.apply_kernel(eps_s, field) / mass - field
-    # exp(-C/eps)² is the kernel at half the scale.
-    kept_variance = geometry.apply_kernel(eps_s / 2, variances) / mass.square()
-    return bias.square() < variances - kept_variance
+
+    def compare() -> Tensor:
+        mass = geometry.apply_kernel(eps_s, field.new_ones(geometry.size))
+        bias = geometry.apply_kernel(eps_s, field) / mass - field
+        # exp(-C/eps)² is the kernel at half the scale.
+        kept_variance = geometry.apply_kernel(eps_s / 2, variances) / mass.square()
+        return bias.square() < variances - kept_variance
+
+    return undisturbed(compare, geometry.size, geometry.device)
+
+
+def _around(geometry: Geometry, eps_s: float) -> Neighborhood:
+    work = partial(geometry.neighborhood, eps_s)
+    return undisturbed(work, geometry.size, geometry.device)
 
 
 def _check_assumptions(lipschitz: float, noise: float) -> None:

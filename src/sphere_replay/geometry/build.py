@@ -8,11 +8,11 @@ from sphere_replay.geometry.grouping import Grouping
 from sphere_replay.geometry.large import CellGeometry, LowRankGeometry, SparseGeometry
 from sphere_replay.geometry.protocol import Geometry
 from sphere_replay.geometry.sources import CostSource, PointSource
-from sphere_replay.geometry.threads import runs_alone
+from sphere_replay.geometry.threads import runs_alone, undisturbed
 from sphere_replay.geometry.tiles import TileGeometry
 from sphere_replay.geometry.whole import WholeGeometry
 from sphere_replay.numeric import median
-from sphere_replay.validation import Choice
+from sphere_replay.validation import Choice, check_features
 
 DEFAULT_BUDGET = 256 << 20
 """Bytes a tiled geometry may use beyond the features it was given."""
@@ -117,5 +117,9 @@ def build_geometry(
 
 def neighbor_distance_scale(features: Tensor, neighbor: int = 8) -> float:
     """d0: the median cosine distance 1 - cos to the k-th nearest neighbour, 1 if that is zero."""
-    distances = build_geometry(features, Cosine(d0=1.0)).neighbor_radius([neighbor])
-    return median(distances) or 1.0
+    features = check_features(features)
+
+    def found() -> float:
+        return median(build_geometry(features, Cosine(d0=1.0)).neighbor_radius([neighbor]))
+
+    return undisturbed(found, len(features), features.device, dim=features.shape[1]) or 1.0
