@@ -146,6 +146,21 @@ def test_risks_far_apart_are_certified_where_kernels_are_no_numbers(few: int) ->
         assert found.error.total_variation < 0.1
 
 
+@pytest.mark.parametrize("eps", [1e-3, 2e-3])
+def test_weights_are_numbers_however_far_off_a_kernel_is(
+    eps: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.grouping.LEAST_MEMBERS", 16)
+    monkeypatch.setattr("sphere_replay.geometry.large.PAIRS", 100)
+    increments, features, _ = memories(0, size=1500)
+    recipe = Sphere(eps_s=eps, eps_t=eps, tau=1.0)
+    found, true = (allocate(increments, features, recipe, geometry=k) for k in ("cells", "exact"))
+    assert bool(found.weights.isfinite().all())
+    assert float(found.target.sum()) == pytest.approx(1.0, abs=1e-6)
+    assert found.error is not None
+    assert variation(found, true) <= found.error.total_variation + 1e-6
+
+
 def test_risks_that_no_number_holds_have_a_certificate() -> None:
     features = torch.randn(400, 6, generator=seeded(3))
     increments = torch.full((400,), 1e-4).index_fill(0, torch.tensor([7]), 1.0)

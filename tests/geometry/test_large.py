@@ -335,6 +335,23 @@ def test_cells_with_all_directions_of_their_own_have_nothing_in_common(dim: int)
         assert float(CellGeometry(source(flat), pairs=100)._moments.share.max()) < 100
 
 
+@pytest.mark.parametrize("copies", [13, 20])
+def test_cells_of_copies_have_moments(copies: int) -> None:
+    features = random(2000 // copies, 32).repeat(copies, 1)
+    moments = CellGeometry(source(features), pairs=100)._moments
+    assert all(bool(each.isfinite().all()) for each in (moments.factors, moments.seen))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95])
+def test_no_memory_has_more_neighbours_than_there_are(share: float) -> None:
+    features = clustered(1500, 32)
+    features[: int(1500 * share)] = 0.0
+    for kind in (CellGeometry, LowRankGeometry):
+        around = kind(source(features), pairs=100).neighborhood(1e-12)
+        assert bool(around.mass.isfinite().all())
+        assert float(around.effective_size.max()) <= 1500
+
+
 def test_diagnostics_leave_no_plans_behind() -> None:
     geometry = CellGeometry(source(clustered(600)), pairs=100)
     geometry.plan(0.3)

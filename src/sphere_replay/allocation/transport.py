@@ -19,6 +19,7 @@ LARGEST_EXPONENT = {torch.float32: 40.0, torch.float64: 600.0}
 """Risks further apart than this many temperatures go to the log domain: a_i/Z_j must stay far below
 the reciprocal of the smallest kernel value, and sums far from underflow."""
 
+_ROUNDING = 1e-3
 _LARGEST_LOGARITHM = 1e5
 """Beyond it the rounding of logarithms, 1e-11 of each mass there, is no longer negligible."""
 
@@ -54,7 +55,9 @@ def transport(geometry: Geometry, eps_t: float, temperature: float, risk: Tensor
     elif spread <= _LARGEST_LOGARITHM:
         log_reached = geometry.apply_log_kernel(eps_t, log_a)
         log_target = log_a + geometry.apply_log_kernel(eps_t, -log_reached) - math.log(size)
-        target = log_target.exp()
+        # No mass is larger than one, but that of a kernel which is far off.
+        too_large = float(log_target.max()) > _ROUNDING
+        target = torch.softmax(log_target, dim=0) if too_large else log_target.exp()
     else:
         target, log_reached = geometry.log_transport(eps_t, log_a)
     value = top + temperature * (float(log_reached.mean()) - math.log(size))

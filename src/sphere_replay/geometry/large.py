@@ -138,7 +138,8 @@ class CellGeometry:
         # Σ K C is minus the derivative of Σ exp(-bC) in b = 1/eps.
         wider, narrower = mass_at(eps / (1 - _STEP)), mass_at(eps / (1 + _STEP))
         distance = (wider - narrower).clamp_(min=0) * (eps / (2 * _STEP))
-        return Neighborhood(mass, mass.square() / squares, distance / mass)
+        effective = (mass.square() / squares).clamp_(max=self.size)
+        return Neighborhood(mass, effective, distance / mass)
 
     def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
         """`[len(neighbors), n]`: exact, of all memories while these are few, then of a sample."""

@@ -12,6 +12,7 @@ from torch.linalg import vecdot
 from sphere_replay.geometry.cells import Cells
 from sphere_replay.geometry.scratch import working
 from sphere_replay.geometry.threads import in_order
+from sphere_replay.numeric import accumulation_dtype
 
 RANK = 8
 """Directions that a cell has of its own."""
@@ -108,7 +109,9 @@ def _factors(deviations: Tensor, sizes: Tensor, rank: int) -> Tensor:
     basis = deviations.take_along_dim(chosen[:, :, None], dim=1).mT
     for _ in range(_ROUNDS):
         basis = torch.linalg.qr(deviations.mT @ (deviations @ basis)).Q
-    inside = deviations @ basis
+    # Where members coincide most lengths are zero but for their rounding, with which eigenvectors
+    # in float32 may be no numbers.
+    inside = (deviations @ basis).to(accumulation_dtype(deviations.device))
     values, vectors = torch.linalg.eigh(inside.mT @ inside / sizes[:, None, None])
-    factors: Tensor = (basis @ vectors) * values.clamp_(min=0).sqrt_()[:, None]
-    return factors.mT
+    factors: Tensor = (basis @ vectors.to(basis.dtype)) * values.clamp_(min=0).sqrt_()[:, None]
+    return factors.mT.to(deviations.dtype)

@@ -1,5 +1,6 @@
 """How a large geometry applies the kernel of one scale: decided and leveled by a few exact rows."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -107,10 +108,11 @@ def planned(
             return Plan(nears[-1], lean.fitted(fit.level, fit.tilt), most, why)
     wide = far(nears[0])
     fit = _fit(*wide.sums(places), shares[0], total)
-    if wider is not None and fit.error >= least:  # no closer than without them
-        left = float(beyond(wider()).mean())
+    if not fit.error < least and (wider is not None or not math.isfinite(fit.error)):
+        more = nears[0] if wider is None else wider()  # moments are no closer than nothing
+        left = float(beyond(more).mean())
         without = f"{100 * left:.2g}% is left out, moments would be {fit.error:.1e} off the sums"
-        return Plan(wider(), None, left, f"sparse: {measured}, {without}")
+        return Plan(more, None, left, f"sparse: {measured}, {without}")
     part = f"{100 * least:.2g}% by moments, {fit.error:.1e} off the sums"
     why = f"mixed: {measured}, near cells exactly and {part}"
     return Plan(nears[0], wide.fitted(fit.level, fit.tilt), least, why)
