@@ -40,9 +40,13 @@ class DarkExperienceReplay(Host):
         if len(self.memory):
             # Both draws come before any replay gradient: a virtual step follows the stream's alone.
             dark, labelled = self.draw(), self.redraw()
-            distance = F.mse_loss(self.forward(dark["x"]), dark["logits"])
+            dark_logits = self.forward(dark["x"])
+            self.passed(dark.indices, self.computed(dark_logits, dark["y"]))
+            distance = F.mse_loss(dark_logits, dark["logits"])
             self.backward(self.options.alpha * distance, len(dark))
-            replayed = F.cross_entropy(self.forward(labelled["x"]), labelled["y"])
+            labelled_logits = self.forward(labelled["x"])
+            self.passed(labelled.indices, self.computed(labelled_logits, labelled["y"]))
+            replayed = F.cross_entropy(labelled_logits, labelled["y"])
             self.backward(self.options.beta * replayed, len(labelled))
             wrong = mislabelled(dark) + mislabelled(labelled)
             step = Step(loss.item(), replayed.item(), 1.0, len(dark) + len(labelled), wrong)

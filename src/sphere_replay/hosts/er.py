@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from sphere_replay.hosts.host import Batch, Host, Step, mislabelled
+from sphere_replay.hosts.host import Batch, Computed, Host, Step, mislabelled
 from sphere_replay.hosts.options import HostOptions, number, switch
 
 
@@ -32,13 +32,15 @@ class ExperienceReplay(Host):
 
     OPTIONS: ClassVar[type[HostOptions]] = ExperienceOptions
     options: ExperienceOptions
+    _streamed: Computed | None = None
+    """Of the present stream batch."""
 
     def observe(self, batch: Batch) -> Step:
         """One update on the stream batch and a replayed one."""
         self.optimizer.zero_grad()
         step = self._learn_in_turn(batch)
         self.optimizer.step()
-        self.remember(batch)
+        self.passed(self.remember(batch), self._streamed)
         return step
 
     def stream_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -50,7 +52,9 @@ class ExperienceReplay(Host):
         return F.cross_entropy(logits, labels)
 
     def _learn_in_turn(self, batch: Batch) -> Step:
-        loss = self.stream_loss(self.forward(batch.images), batch.labels)
+        logits = self.forward(batch.images)
+        self._streamed = self.computed(logits, batch.labels)
+        loss = self.stream_loss(logits, batch.labels)
         self.backward(loss, len(batch))
         if len(self.memory) == 0:
             return Step(loss.item())
@@ -60,6 +64,8 @@ class ExperienceReplay(Host):
             share = len(draw) / (len(batch) + len(draw))
             gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
             torch._foreach_mul_(gradients, 1 - share)
-        replayed = self.replay_loss(self.forward(draw["x"]), draw["y"])
+        logits = self.forward(draw["x"])
+        self.passed(draw.indices, self.computed(logits, draw["y"]))
+        replayed = self.replay_loss(logits, draw["y"])
         self.backward(self.options.strength * draw.scale * share * replayed, len(draw))
         return Step(loss.item(), replayed.item(), draw.scale, len(draw), mislabelled(draw))

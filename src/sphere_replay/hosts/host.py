@@ -32,6 +32,9 @@ from sphere_replay.storage.trees import State
 
 LOGGER = logging.getLogger(__name__)
 
+Computed = tuple[Tensor, Tensor]
+"""Features `[n, d]` and losses `[n]` of a training pass."""
+
 
 class Views(Protocol):
     """How stored images become network inputs."""
@@ -123,6 +126,9 @@ class Host(ABC):
         self.memory = parts.memory
         self.replay = parts.replay
         self.costs = Costs()
+        self._reuses = parts.replay.reuses and parts.geometry is None
+        self._features: Tensor | None = None
+        """Of the latest pass, where replay can use them."""
         self.notes: dict[str, int] = {}
         """What was not as a host would have it, but no reason to stop, and how often."""
         self.optimizer = parts.optimizer.build(parts.network.parameters(), parts.lr)
@@ -169,7 +175,11 @@ class Host(ABC):
     def run(self, views: Tensor) -> Tensor:
         """Logits of views, counted as passes."""
         self.costs.forward += len(views)
-        logits: Tensor = self.network(views)
+        if not self._reuses:
+            logits: Tensor = self.network(views)
+            return logits
+        features, logits = self.network.forward_features(views)  # type: ignore[operator]  # not in nn.Module
+        self._features = features.detach()
         return logits
 
     def forward(self, images: Tensor) -> Tensor:
@@ -182,6 +192,18 @@ class Host(ABC):
             raise DivergenceError(f"the loss is {loss.item()}")
         loss.backward(retain_graph=again)  # type: ignore[no-untyped-call]  # untyped in torch
         self.costs.backward += examples
+
+    def computed(self, logits: Tensor, labels: Tensor) -> Computed | None:
+        """What the pass that gave these logits just now computed, where replay can use it."""
+        if self._features is None:
+            return None
+        with torch.no_grad():
+            return self._features, self.scored_loss(logits, labels)
+
+    def passed(self, slots: Tensor, computed: Computed | None) -> None:
+        """Hand on what was computed of the examples in some slots, to save them a scoring pass."""
+        if computed is not None:
+            self.replay.passed(slots, *computed)
 
     def draw(self) -> Draw:
         """Memories to replay; scores them when due, reusing the stream gradient."""
@@ -203,10 +225,10 @@ class Host(ABC):
         """Losses `[n]` of stored examples, whose rise by the virtual step is their increment."""
         return cross_entropy_per_example(logits, labels)
 
-    def remember(self, batch: Batch, **fields: Tensor) -> None:
-        """Offer a batch to the memory: images as they came, never augmented."""
+    def remember(self, batch: Batch, **fields: Tensor) -> Tensor:
+        """Offer a batch to the memory: images as they came, never augmented; slots as `add` has."""
         rows = {"x": batch.images, "y": batch.labels, "true": batch.true_labels, **fields}
-        self.memory.add(self.insight(), **rows)
+        return self.memory.add(self.insight(), **rows)
 
     def insight(self) -> Insight:
         """What it knows of the rows it offers, for admissions that ask."""

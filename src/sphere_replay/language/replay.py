@@ -244,7 +244,10 @@ class LanguageReplay:
             mine, factor = draw.indices[:1], 0.0  # the others need this process to run the model
         device = next(model.parameters()).device
         batch = self.examples.batch(self.memory.rows(mine), device)
-        return self.examples.evaluate(model, batch)[1].sum() * factor
+        features, losses = self.examples.evaluate(model, batch)
+        if self._ranks.world == 1:  # others would have to be told of it
+            self.engine.passed(draw.indices, features, losses)
+        return losses.sum() * factor
 
     def add_gradient(
         self, model: nn.Module, draw: Draw, *, strength: float = 1.0, grad_scale: float = 1.0

@@ -129,6 +129,10 @@ class Memory:
         """
         return self._versions[: self._filled].to(self.device, copy=True)
 
+    def versions_of(self, slots: Tensor) -> Tensor:
+        """The versions of some slots, int64 `[n]`, on the CPU: no copy of all."""
+        return self._versions[slots]
+
     def changed(self, versions: Tensor, slots: Tensor | None = None) -> Tensor:
         """Which slots, the first n or those given, hold another example than in these `versions`.
 

@@ -61,10 +61,10 @@ class _HookedForward:
                 f"features={self._name!r} {found} in a forward pass: name a submodule that runs "
                 "once and gives one tensor, or pass a function from inputs to (features, outputs)"
             )
-        return _pooled(taken[0]), outputs
+        return pooled(taken[0]), outputs
 
 
-def _pooled(values: Tensor) -> Tensor:
+def pooled(values: Tensor) -> Tensor:
     """Maps `[n, c, h, w]` averaged over their places, sequences `[n, t, d]` over their tokens."""
     if values.ndim > 3:
         return values.flatten(2).mean(dim=2)

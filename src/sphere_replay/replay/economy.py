@@ -1,17 +1,19 @@
 """The economical schedule: rescorings that cost little, and few of them.
 
-All candidates get one forward, for their features. A few landmarks get the virtual step and a
-second one, and the kernel carries their increments to the others. Intervals grow from one rescoring
-to the next, because a task's first steps are those that change the network most.
+All candidates get one forward, for their features, but for those that training has just passed. A
+few landmarks get the virtual step and a second one, and the kernel carries their increments to the
+others. Intervals grow from one rescoring to the next, because a task's first steps are those that
+change the network most.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from sphere_replay.replay.passing import Passing
 from sphere_replay.scoring import Scores
 
 Labels = Callable[[Tensor], Tensor | None]
@@ -35,17 +37,20 @@ class Economy:
         shortest: Draws between a task's first two rescorings, if `every` is no less.
         longest: Draws between two rescorings at most, or `every` if that is more: up to it
             intervals double.
+        reuse: Draws for which features and losses that training computed stand for those of a
+            forward, where somebody hands them on: see `Engine.passed`. 0: never.
     """
 
     landmarks: int = 128
     shortest: int = 4
     longest: int = 32
+    reuse: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.landmarks, self.shortest, self.longest) < 1:
+        if min(self.landmarks, self.shortest, self.longest) < 1 or self.reuse < 0:
             raise ValueError(
-                "an economical schedule has at least 1 landmark, and intervals of at least 1 draw, "
-                f"got {self}"
+                "an economical schedule has at least 1 landmark, intervals of at least 1 draw, and "
+                f"reuses features for 0 draws or more, got {self}"
             )
 
 
@@ -55,22 +60,34 @@ def economical_scores(
     labels: Labels | None,
     landmarks: int,
     generator: torch.Generator,
+    passing: Passing | None = None,
 ) -> Scores:
-    """Scores of the memories in the slots `[m]`, with increments at so many landmarks alone."""
+    """Scores of the memories in the slots `[m]`, with increments at so many landmarks alone.
+
+    Others that training has passed lately are not passed again.
+    """
     if landmarks >= len(slots):
         return score(slots)
-    if landmarks == 0:
-        scores = score(slots, increments=False)
-        nobody = torch.empty(0, dtype=torch.int64, device=scores.losses.device)
-        known = None if labels is None else labels(slots)
-        return replace(scores, labels=known, landmarks=nobody, passes=1)
-    order = torch.randperm(len(slots), generator=generator, device="cpu")
+    order = torch.arange(len(slots), device="cpu")
+    if landmarks:
+        order = torch.randperm(len(slots), generator=generator, device="cpu")
     chosen, others = order[:landmarks], order[landmarks:]
-    parts = [score(slots[chosen]), score(slots[others], increments=False)]
-    place = order.argsort()
+    parts = [score(slots[chosen])] if landmarks else []
+    known = None if passing is None else passing.known(slots[others])
+    reused = others[:0]
+    if known is not None:
+        reused = others[known.places]
+        others = others[
+            torch.ones(len(others), dtype=torch.bool).index_fill(0, known.places, False)
+        ]
+        parts.append(Scores(torch.zeros_like(known.losses), known.losses, known.features))
+    if len(others):
+        parts.append(score(slots[others], increments=False))
+    place = torch.cat([chosen, reused, others]).argsort()
 
     def whole(values: list[Tensor]) -> Tensor:
-        return torch.cat(values)[place.to(values[0].device)]
+        like = values[-1]  # of a forward, if there was one
+        return torch.cat([part.to(like) for part in values])[place.to(like.device)]
 
     features = [part.features for part in parts if part.features is not None]
     losses = whole([part.losses for part in parts])
@@ -80,5 +97,6 @@ def economical_scores(
         features=whole(features) if features else None,
         labels=None if labels is None else labels(slots),
         landmarks=chosen.to(losses.device),
-        passes=1 + landmarks / len(slots),
+        passes=(2 * landmarks + len(others)) / len(slots),
+        reused=len(reused) / len(slots),
     )

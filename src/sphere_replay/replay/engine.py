@@ -11,6 +11,7 @@ from sphere_replay.allocation.sampling import LARGE, Scheme, draw, draw_distinct
 from sphere_replay.memory import Memory
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.replay.economy import Economy, Labels, Scorer, economical_scores
+from sphere_replay.replay.passing import Passing
 from sphere_replay.replay.schedule import Schedule
 from sphere_replay.replay.selections import Selection, Uniform, Weighting
 from sphere_replay.replay.weighing import Weigher
@@ -91,6 +92,9 @@ class Engine:
         """Told the slots of every draw; whoever counts them."""
         self._generator = generator
         self._economy = economy
+        self._passing = None
+        if economy is not None and economy.reuse and selection.needs_scores:
+            self._passing = Passing(memory, economy.reuse)
         self._moment = self._scored = self._loaded = 0
         """How many states there have been so far, and when memories were scored, or one loaded."""
 
@@ -103,6 +107,21 @@ class Engine:
     def weighting(self) -> Weighting | None:
         """The latest weighting of the candidates, for logs."""
         return self.weigher.latest
+
+    @property
+    def reuses(self) -> bool:
+        """Whether `passed` is of any use."""
+        return self._passing is not None
+
+    def passed(self, slots: Tensor, features: Tensor, losses: Tensor) -> None:
+        """What a training pass computed of the memories in some slots: features and losses.
+
+        They stand for a forward of their own at a rescoring within `Economy.reuse` draws. Slots are
+        int64 `[n]`, -1 for examples that were not admitted; features `[n, d]` and losses `[n]` are
+        those that scoring would find, as far as a training pass can: it may see other views.
+        """
+        if self._passing is not None:
+            self._passing.note(slots, features, losses)
 
     def start_task(self) -> None:
         """The next draw rescores."""
@@ -131,6 +150,8 @@ class Engine:
             if self.watch is not None:
                 self.watch(score)
         self.schedule.count()
+        if self._passing is not None:
+            self._passing.count()
         return self._draw(count, rescored=rescored)
 
     def redraw(self, count: int) -> Draw:
@@ -167,7 +188,7 @@ class Engine:
         landmarks = self._economy.landmarks if self.selection.needs_increments else 0
         if landmarks and not self.selection.needs_features:
             landmarks = len(slots)  # without neighbours, nobody's increment tells another's
-        return economical_scores(slots, score, labels, landmarks, self._generator)
+        return economical_scores(slots, score, labels, landmarks, self._generator, self._passing)
 
     def _draw(self, count: int, *, rescored: bool = False) -> Draw:
         weighting = self.weighting
@@ -197,7 +218,15 @@ class Engine:
             "generator": self._generator.get_state(),
             "schedule": self.schedule.state_dict(),
             "weigher": self.weigher.state_dict(),
+            **self._passing_state(),
         }
+
+    def _passing_state(self) -> State:
+        return {} if self._passing is None else {"passing": self._passing.state_dict()}
+
+    def _load_passing(self, state: State) -> None:
+        if self._passing is not None:
+            self._passing.load_state_dict(state["passing"])
 
     @property
     def mark(self) -> int:
@@ -213,7 +242,11 @@ class Engine:
             )
         if since < self._scored:
             return self.state_dict()
-        return {"generator": self._generator.get_state(), "counters": self.schedule.counters()}
+        return {
+            "generator": self._generator.get_state(),
+            "counters": self.schedule.counters(),
+            **self._passing_state(),
+        }
 
     def apply_changes(self, changes: State) -> None:
         """Go on from the state that the changes follow; the memory's changes come first."""
@@ -221,6 +254,7 @@ class Engine:
             self.load_state_dict(changes)
             return
         self.schedule.load_counters(changes["counters"])
+        self._load_passing(changes)
         self._generator.set_state(changes["generator"])
         self._moment += 1
         self._loaded = self._moment
@@ -229,6 +263,7 @@ class Engine:
         """Continue where `state_dict` was taken; the memory's state comes first."""
         self.schedule.load_state_dict(state["schedule"], self.memory)
         self.weigher.load_state_dict(state["weigher"])
+        self._load_passing(state)
         self._generator.set_state(state["generator"])
         self._moment += 1
         self._loaded = self._moment

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sphere_replay.allocation import Sphere
 from sphere_replay.memory import Memory
-from sphere_replay.replay.backbone import FeatureSource, bare, forward_of
+from sphere_replay.replay.backbone import FeatureSource, bare, forward_of, pooled
 from sphere_replay.replay.economy import Economy
 from sphere_replay.replay.engine import Draw, Engine
 from sphere_replay.replay.reading import metrics_of
@@ -163,6 +163,14 @@ class Replay:
             # The scaler is going to skip this update: whatever is drawn now changes nothing.
             return self.engine.draw_uniformly(count)
         return self.engine.draw(count, self._score, self._labels)
+
+    def passed(self, slots: Tensor, features: Tensor, losses: Tensor) -> None:
+        """Hand on what a training pass computed anyway, for an economical schedule that reuses it.
+
+        Features and losses of the examples in some slots, one of each for every slot: of what was
+        drawn `draw.indices`, of the stream what `memory.add` returned.
+        """
+        self.engine.passed(slots, pooled(features), losses)
 
     def metrics(self) -> dict[str, float | str]:
         """What replay does at the moment; `summary` reads it in one sentence."""

@@ -79,7 +79,7 @@ class Schedule:
         and the next draw rescores.
         """
         self._slots, self._all = slots, self.pool is None or self.pool >= len(memory)
-        self._versions = memory.versions.cpu()[slots]
+        self._versions = memory.versions_of(slots)
         self._urn = None
         if self._asked or self.longest is None:
             self._interval = self.every

@@ -29,7 +29,7 @@ else:
     Select = str  # what parsers of command lines read it as
 
 SCHEDULES = ("published", "economical")
-ECONOMICAL = ("schedule", "landmarks", "shortest", "longest")
+ECONOMICAL = ("schedule", "landmarks", "shortest", "longest", "reuse")
 """Settings of the economical schedule."""
 
 LARGEST_MEMORY = 10**8
@@ -166,6 +166,8 @@ class ScheduledSettings(ReplaySettings):
     """Replays between the first economical rescorings of a task, or `every` if that is less."""
     longest: int = Economy.longest
     """Replays between economical rescorings at most, or `every` if that is more."""
+    reuse: int = Economy.reuse
+    """Replays for which features that training computed do for economical rescorings; 0: none."""
 
     @property
     def drawn_from(self) -> dict[str, int]:
@@ -184,16 +186,17 @@ class ScheduledSettings(ReplaySettings):
         if self.schedule not in SCHEDULES:
             raise ConfigError(unknown("schedule", self.schedule, SCHEDULES))
         try:
-            Economy(self.landmarks, self.shortest, self.longest)
+            self._as_economy()
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
     @property
     def economy(self) -> Economy | None:
         """The numbers of the economical schedule, where it is chosen."""
-        if self.schedule == "published":
-            return None
-        return Economy(self.landmarks, self.shortest, self.longest)
+        return None if self.schedule == "published" else self._as_economy()
+
+    def _as_economy(self) -> Economy:
+        return Economy(self.landmarks, self.shortest, self.longest, self.reuse)
 
     @property
     def idle(self) -> tuple[str, ...]:

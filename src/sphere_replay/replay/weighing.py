@@ -43,6 +43,8 @@ class Weigher:
         details = dict(weighting.details)
         if len(known := scores.known_increments):
             details |= increment_quantiles(known)
+        if scores.reused:
+            details["reused"] = scores.reused
         self._running_scale = weighting.running_scale
         allocation = weighting.allocation
         self._grouping = None if allocation is None else allocation.grouping

@@ -55,6 +55,8 @@ class Scores:
     """How features lay when they were last looked at; it saves time where most are the same."""
     passes: float = 2
     """Forward passes that an example took, on average."""
+    reused: float = 0
+    """Share of the examples that were not passed at all: training had just done it."""
 
     def __len__(self) -> int:
         return len(self.losses)

@@ -77,10 +77,11 @@ class MemoryFit(Host):
         """A host's, and the form of its fit."""
         return super().constants() | {"first_rate": cls.FIRST_RATE, "nesterov": cls.NESTEROV}
 
-    def remember(self, batch: Batch, **fields: Tensor) -> None:
+    def remember(self, batch: Batch, **fields: Tensor) -> Tensor:
         """Offer a batch to the memory, and note its classes."""
-        super().remember(batch, **fields)
+        slots = super().remember(batch, **fields)
         self._meet(batch)
+        return slots
 
     def fit_steps(self, *, last: bool) -> int:
         """One step for each epoch, after every task or only after the last one."""
