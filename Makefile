@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS := vision,instruct,coding,lightning,dev
+EXTRAS := vision,instruct,coding,large,lightning,dev
 AVALANCHE := .venv-avalanche
 DEEPSPEED := .venv-deepspeed
 

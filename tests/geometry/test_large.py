@@ -1,5 +1,6 @@
 """Geometries of cells: exact where all is near, close to exact by landmarks, and chosen by need."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,7 +16,6 @@ from sphere_replay.geometry import (
     Euclidean,
     LowRankGeometry,
     Precomputed,
-    SparseGeometry,
     SquaredEuclidean,
     TiledGeometry,
     WholeGeometry,
@@ -112,8 +112,10 @@ def test_moments_of_cells_come_close_to_what_is_far(name: str) -> None:
     found, wanted = geometry.apply_kernel(eps, vectors), dense.apply_kernel(eps, vectors)
     assert "by moments" in geometry.explained()
     assert found[:, 0].min() >= 1
-    near = SparseGeometry(source(features, DISTANCES[name]), pairs=100)
-    left_out = wanted - near.apply_kernel(eps, vectors)
+    near = replace(geometry.plan(eps), far=None)
+    stacked = vectors[geometry.cells.members]
+    held = geometry._by_plan(near, eps, stacked, others_only=False)[geometry.cells.places]
+    left_out = wanted - held
     error = ((found - wanted) / wanted[:, :1]).abs().mean(dim=0)
     assert (error < 0.01).all()
     assert (error < 0.1 * (left_out / wanted[:, :1]).abs().mean(dim=0)).all()
@@ -172,19 +174,7 @@ def test_tight_clusters_leave_no_rest_that_rounding_could_blow_up() -> None:
     assert float((found / expected - 1).abs().mean()) < 0.05
 
 
-@pytest.mark.parametrize("others_only", [False, True])
-def test_a_value_that_dwarfs_all_others_is_seen_from_everywhere(others_only: bool) -> None:
-    features = clustered(1500)
-    geometry = SparseGeometry(source(features), pairs=100)
-    vectors = torch.rand(1500, 2, generator=seeded(5))
-    vectors[17, 0] = 1e9
-    found = geometry.apply_kernel(0.3, vectors, others_only=others_only)[:, 0]
-    expected = exact(geometry, features).apply_kernel(0.3, vectors, others_only=others_only)[:, 0]
-    alone = torch.arange(1500) == (17 if others_only else -1)
-    torch.testing.assert_close(found[~alone], expected[~alone], rtol=2e-3, atol=0)
-
-
-@pytest.mark.parametrize("kind", [CellGeometry, SparseGeometry, LowRankGeometry])
+@pytest.mark.parametrize("kind", [CellGeometry, LowRankGeometry])
 def test_logarithms_are_numbers_and_take_few_products(
     kind: type[CellGeometry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,16 +288,12 @@ def test_cells_with_little_part_in_the_kernel_count_as_one_that_varies(
     assert error(40) > 1.3 * varied
 
 
-def test_sparse_and_low_rank_do_as_they_are_told() -> None:
+def test_low_rank_does_as_it_is_told() -> None:
     features = clustered(1500)
-    ones = torch.ones(1500)
-    sparse, low_rank = SparseGeometry(source(features)), LowRankGeometry(source(features))
-    dense = exact(sparse, features)
-    local, wide = dense.apply_kernel(0.01, ones), dense.apply_kernel(5.0, ones)
-    torch.testing.assert_close(sparse.apply_kernel(0.01, ones), local, rtol=1e-4, atol=0.0)
-    torch.testing.assert_close(low_rank.apply_kernel(5.0, ones), wide, rtol=1e-3, atol=0.0)
-    assert "as asked for" in sparse.explained()
-    assert "as asked for" in low_rank.explained()
+    ones, geometry = torch.ones(1500), LowRankGeometry(source(features))
+    wide = exact(geometry, features).apply_kernel(5.0, ones)
+    torch.testing.assert_close(geometry.apply_kernel(5.0, ones), wide, rtol=1e-3, atol=0.0)
+    assert "as asked for" in geometry.explained()
 
 
 def test_coincident_memories_count_fully_at_any_scale() -> None:
@@ -380,7 +366,7 @@ def test_the_choice_is_by_size_and_budget_and_says_so(monkeypatch: pytest.Monkey
     given = build_geometry(matrix, Precomputed())
     assert isinstance(given, WholeGeometry)
     assert "without features" in given.why
-    with pytest.raises(ValueError, match=r"sparse geometries put points into cells, .* none"):
+    with pytest.raises(ValueError, match=r"sparse geometries look at points, .* none"):
         build_geometry(matrix, Precomputed(), kind="sparse")
     with pytest.raises(ValueError, match="unknown kind 'fast'; known: auto, exact"):
         build_geometry(features, kind="fast")

@@ -14,6 +14,7 @@ from replay.scripted import (
     generator,
 )
 from sphere_replay import Sphere
+from sphere_replay.geometry import Grouping
 from sphere_replay.memory import Memory
 from sphere_replay.replay import (
     Economy,
@@ -146,7 +147,7 @@ def test_cells_of_frozen_features_are_kept_and_a_saved_engine_continues_with_the
             assert replay.weighting is not None
             allocation = replay.weighting.allocation
             assert allocation is not None
-            assert allocation.grouping is not None
+            assert isinstance(allocation.grouping, Grouping)
             cells, _, moved = allocation.grouping
             weights = replay.weighting.weights
             result.append((draw.indices.tolist(), weights.tolist(), cells.tolist(), moved))

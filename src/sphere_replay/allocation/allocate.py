@@ -30,7 +30,7 @@ from sphere_replay.allocation.smoothing import (
     Smoother,
 )
 from sphere_replay.allocation.transport import transport
-from sphere_replay.geometry import Geometry, Grouping, PermutedGeometry, build_geometry, exact_rows
+from sphere_replay.geometry import Geometry, Kept, PermutedGeometry, build_geometry, exact_rows
 from sphere_replay.geometry.build import DEFAULT_BUDGET, Kind
 from sphere_replay.geometry.threads import undisturbed
 from sphere_replay.numeric import accumulation_dtype, as_probabilities
@@ -54,7 +54,7 @@ def allocate(
     *,
     labels: Tensor | None = None,
     running_scale: float | None = None,
-    grouping: Grouping | None = None,
+    grouping: Kept | None = None,
     generator: torch.Generator | None = None,
     budget: int = DEFAULT_BUDGET,
     geometry: Kind | str = Kind.AUTO,
@@ -103,7 +103,7 @@ def allocate(
         raise TypeError(
             f"features must be a torch.Tensor or a Geometry, got {type(features).__name__}"
         )
-    if not isinstance(grouping, Grouping | None):
+    if not isinstance(grouping, Kept | None):
         raise TypeError(
             f"grouping must be the grouping of an earlier allocation, or None, "
             f"got {type(grouping).__name__}"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sphere_replay.allocation.backing import Votes
 from sphere_replay.allocation.sampling import Sample, Scheme, draw, sample
-from sphere_replay.geometry import CellGeometry, Geometry, Grouping, Neighborhood
+from sphere_replay.geometry import ApproximateGeometry, Geometry, Kept, Neighborhood
 from sphere_replay.geometry.threads import undisturbed
 from sphere_replay.numeric import effective_sample_size
 
@@ -94,9 +94,9 @@ class Allocation:
         )
 
     @property
-    def grouping(self) -> Grouping | None:
+    def grouping(self) -> Kept | None:
         """Pass it to the next `allocate()` if most features stay the same; None if all is exact."""
-        return self.geometry.cells.grouping if isinstance(self.geometry, CellGeometry) else None
+        return self.geometry.kept if isinstance(self.geometry, ApproximateGeometry) else None
 
     @property
     def effective_sample_size(self) -> float:

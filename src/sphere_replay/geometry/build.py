@@ -4,10 +4,11 @@ from torch import Tensor
 
 from sphere_replay.geometry.calibration import sampled
 from sphere_replay.geometry.distances import Cosine, Distance, SquaredEuclidean
-from sphere_replay.geometry.grouping import Grouping
-from sphere_replay.geometry.large import CellGeometry, LowRankGeometry, SparseGeometry
+from sphere_replay.geometry.large import CellGeometry, LowRankGeometry
+from sphere_replay.geometry.neighbors import Kept
 from sphere_replay.geometry.protocol import Geometry
 from sphere_replay.geometry.sources import CostSource, PointSource
+from sphere_replay.geometry.sparse import SparseGeometry
 from sphere_replay.geometry.threads import runs_alone, undisturbed
 from sphere_replay.geometry.tiles import TileGeometry
 from sphere_replay.geometry.whole import WholeGeometry
@@ -32,7 +33,7 @@ class Kind(Choice):
     CELLS = "cells"
     """Near pairs exactly, others by moments, as far as the kernel of each scale needs either."""
     SPARSE = "sparse"
-    """Near pairs alone."""
+    """The nearest others of each memory alone."""
     LOW_RANK = "low-rank"
     """Moments of cells, and the pairs of each cell."""
 
@@ -73,7 +74,7 @@ def build_geometry(
     *,
     budget: int = DEFAULT_BUDGET,
     kind: Kind | str = Kind.AUTO,
-    before: Grouping | None = None,
+    before: Kept | None = None,
 ) -> Geometry:
     """The geometry of `features` `[m, d]` under `distance`; its `why` says which, and for what.
 
@@ -94,7 +95,7 @@ def build_geometry(
         size += f", up to {EXACT_UP_TO} are exact" if small or points else " without features"
     else:
         size += f", {kind} was asked for"
-    geometry: TileGeometry | CellGeometry
+    geometry: TileGeometry | CellGeometry | SparseGeometry
     if kind is Kind.EXACT:
         held = source.size * (source.size + 1) // 2 * source.dtype.itemsize
         dense = held <= budget
@@ -109,7 +110,7 @@ def build_geometry(
         source.sharpen_all()  # gives back the copy that fast distances would take
         geometry, name = _APPROXIMATE[kind](source, before=before), str(kind)
     else:
-        raise ValueError(f"{kind} geometries put points into cells, and {distance} has none")
+        raise ValueError(f"{kind} geometries look at points, and {distance} has none")
     geometry.why = f"{name}: {size}"
     geometry.unit = distance.unit(geometry)
     return geometry

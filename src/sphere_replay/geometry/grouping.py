@@ -42,7 +42,7 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _STRANGE, _STRANGE_CELLS = 2.0, 4
 """Times the mean squared distance to a center, from which on nobody comes to a cell; and how much
 smaller the cells are of those who do not: they may be of many kinds."""
-_MOVED, _GROWN = 4, 1.25
+MOVED, _GROWN = 4, 1.25
 """Cells are found anew once one memory of so many has come to a cell that was there before, or once
 cells of strangers would make so many times the most: pairs of cells take memory."""
 
@@ -73,7 +73,7 @@ def grouped(
         generator: Chooses the sample that centers are found by.
         before: A grouping of features that some of these may still be.
     """
-    size, prints = len(points), _prints(features)
+    size, prints = len(points), prints_of(features)
     count = max(1, min(MOST_CELLS, size // LEAST_MEMBERS))
     most = OVERSIZE * max(1, size // count)
     groups, moved = None, 0
@@ -82,7 +82,7 @@ def grouped(
         known = min(size, len(before.prints))
         stays[:known] = prints[:known] == before.prints[:known].to(prints.device)
         moved = before.moved + size - int(stays.sum())
-        if moved * _MOVED <= size:
+        if moved * MOVED <= size:
             groups = _kept(points, stays, before.cells.to(points.device), generator)
     if groups is None:
         groups, moved = _found(points, count, generator), 0
@@ -93,7 +93,7 @@ def grouped(
     return Grouping(cells, prints, moved)
 
 
-def _prints(features: Tensor) -> Tensor:
+def prints_of(features: Tensor) -> Tensor:
     """A number of each row's bits `[m]`."""
     bits = _BITS[features.itemsize]
     seeded, dim = torch.Generator().manual_seed(0), features.shape[1]

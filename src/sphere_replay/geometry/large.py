@@ -12,31 +12,25 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from sphere_replay.geometry.calibration import sampled, scales_of_neighbors
+from sphere_replay.geometry.approximate import NOTHING, ApproximateGeometry
 from sphere_replay.geometry.cells import Cells, squared_between, squared_lengths
-from sphere_replay.geometry.dominant import dominant
 from sphere_replay.geometry.far import LEAST_EXPONENT, Far
 from sphere_replay.geometry.grouping import Grouping
-from sphere_replay.geometry.logarithms import log_carried, log_product
 from sphere_replay.geometry.moments import Moments
-from sphere_replay.geometry.order import smallest
+from sphere_replay.geometry.neighbors import Kept
 from sphere_replay.geometry.pilot import PILOTS, Pilots, Plan, planned
 from sphere_replay.geometry.protocol import Neighborhood
 from sphere_replay.geometry.sources import PointSource, recompute_close
 from sphere_replay.geometry.threads import in_order, slices
-from sphere_replay.numeric import accumulation_dtype, median, spread
+from sphere_replay.numeric import accumulation_dtype
 
 PAIRS = 1280
 """Memories near each one, about, whose kernel is exact; at least those of its own cell."""
 _WIDER = 2
 """Times as many, where that leaves nothing, or moments cannot carry the rest."""
 
-_NOTHING = 1e-30
-"""Products below this stand for zero, where a memory's own part is left out."""
 _ROUNDING = 1e-3
 """Times eps: larger rounding errors of a distance are not tolerated."""
-_CLOSE = 1e-3
-"""Squared distances below this are computed from differences."""
 _COARSE = 0.01
 """Scales beside which the rounding of distances on the sphere, about 1e-6, counts for nothing."""
 _WIDTH, _TOGETHER = 2048, 64
@@ -46,17 +40,11 @@ _VOTING_TOGETHER, _VOTES_HELD, _UNHEARD = 8, 1 << 22, 1e-3
 """The same where a memory has a number for each class, and such numbers in a piece; and a share of
 the kernel's mass without which votes are counted."""
 
-_ALL_SEARCHED, _SEARCHED = 32_768, 1024
-"""Memories up to which all give their neighbour radii, and how many do of more than that."""
-_SEARCH_ROWS, _SEARCH_COLUMNS = 512, 1 << 14
-_MEDIAN_ROWS = 4096
-_PANEL_BYTES = 1 << 26
-
 _STEP = 1e-3
 """Relative step of the derivative behind mean distances."""
 
 
-class CellGeometry:
+class CellGeometry(ApproximateGeometry):
     """Kernel products in time proportional to m; which way they take depends on the scale.
 
     Args:
@@ -72,58 +60,28 @@ class CellGeometry:
         pairs: int | None = None,
         *,
         seed: int = 0,
-        before: Grouping | None = None,
+        before: Kept | None = None,
     ) -> None:
-        self._root = source.root
         self._pairs = PAIRS if pairs is None else pairs
-        self.cells = Cells(source.points, torch.Generator().manual_seed(seed), before)
-        self.size = len(self.cells.points)
-        """Number of memories m."""
-        self.dtype = self.cells.points.dtype
-        self.device = self.cells.points.device
-        self.unit = 1.0
-        """C = distance / unit; set once by whoever chose the distance."""
-        self.why = ""
-        """Why this geometry was chosen."""
+        known = before if isinstance(before, Grouping) else None
+        self.cells = Cells(source.points, torch.Generator().manual_seed(seed), known)
+        cells = self.cells
+        super().__init__(cells.points, cells.members, cells.places, root=source.root)
         self._plans: dict[float, Plan] = {}
 
-    def apply_kernel(self, eps: float, vectors: Tensor, *, others_only: bool = False) -> Tensor:
-        """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`; see `plan` for what is exact."""
-        return self._applied(self.plan(eps), eps, vectors, others_only=others_only)
+    @property
+    def kept(self) -> Grouping:
+        """Who lies together."""
+        return self.cells.grouping
 
-    def _applied(self, plan: Plan, eps: float, vectors: Tensor, *, others_only: bool) -> Tensor:
-        stacked = vectors.reshape(self.size, -1).to(self.dtype)[self.cells.members]
-        apart = dominant(stacked)
-        if apart is not None:
-            stacked = apart.others
+    def _product(self, eps: float, stacked: Tensor, *, others_only: bool) -> Tensor:
+        return self._by_plan(self.plan(eps), eps, stacked, others_only=others_only)
+
+    def _by_plan(self, plan: Plan, eps: float, stacked: Tensor, *, others_only: bool) -> Tensor:
         result = self._near(eps * self.unit, stacked, plan.near, others_only=others_only)
-        if apart is not None:
-            result += apart.carried(self._rows, eps * self.unit, others_only=others_only)
         if plan.far is not None:
             result += plan.far.apply(stacked)
-        if others_only:
-            result.masked_fill_(result.abs() < _NOTHING, 0.0)
-        return result[self.cells.places].reshape(vectors.shape)
-
-    def apply_log_kernel(self, eps: float, log_vector: Tensor) -> Tensor:
-        """log(exp(-C/eps) @ exp(log_vector)) for `[m]`: see `logarithms`."""
-        log_vector = log_vector.to(accumulation_dtype(self.device))
-
-        def multiply(vectors: Tensor) -> Tensor:
-            return self.apply_kernel(eps, vectors, others_only=True)
-
-        def carry(memories: Tensor) -> Tensor:
-            places, given = self.cells.places[memories], log_vector[memories]
-            found = log_carried(self._rows, places, given, eps * self.unit, self.size)
-            return found[self.cells.places]
-
-        return log_product(log_vector, multiply, carry)
-
-    def log_transport(self, eps: float, log_vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Target a ⊙ E(1/Z)/m and log Z for log a `[m]` of any size; E = exp(-C/eps), Z = E a."""
-        log_reached = self.apply_log_kernel(eps, log_vector)
-        log_target = log_vector + self.apply_log_kernel(eps, -log_reached)
-        return torch.softmax(log_target, dim=0), log_reached
+        return result
 
     def neighborhood(self, eps: float) -> Neighborhood:
         """Mass, effective size and radius of every neighbourhood of exp(-C/eps)."""
@@ -132,7 +90,9 @@ class CellGeometry:
 
         def mass_at(scale: float) -> Tensor:
             far = None if plan.far is None else plan.far.at_scale(scale * self.unit)
-            return self._applied(replace(plan, far=far), scale, ones, others_only=False)
+            moved = replace(plan, far=far)
+            found = self._by_plan(moved, scale, ones[:, None], others_only=False)
+            return found[self.cells.places, 0]
 
         mass, squares = self.apply_kernel(eps, ones), self.apply_kernel(eps / 2, ones)
         # Σ K C is minus the derivative of Σ exp(-bC) in b = 1/eps.
@@ -141,54 +101,10 @@ class CellGeometry:
         effective = (mass.square() / squares).clamp_(max=self.size)
         return Neighborhood(mass, effective, distance / mass)
 
-    def neighbor_radius(self, neighbors: Sequence[int]) -> Tensor:
-        """`[len(neighbors), n]`: exact, of all memories while these are few, then of a sample."""
-        columns = [min(k, self.size - 1) for k in neighbors]
-        everybody, most = slices(self.size, _SEARCH_COLUMNS), max(columns) + 1
-        sample = self._spread(self.size if self.size <= _ALL_SEARCHED else _SEARCHED)
-        found = []
-        for places in torch.split(sample, _SEARCH_ROWS):
-
-            def nearest(part: slice, places: Tensor = places) -> Tensor:
-                costs = self._rows(places, part)
-                return smallest(costs, min(most, costs.shape[1]))
-
-            parts = list(in_order(nearest, everybody, self.device))
-            found.append(smallest(torch.cat(parts, dim=1), most)[:, columns])
-        return torch.cat(found).T.to(accumulation_dtype(self.device)) / self.unit
-
-    def kernel_scales(self, neighbors: Sequence[float]) -> list[float]:
-        """For each wanted number the eps at which it is the median N_eff of a few memories."""
-        costs = torch.cat(list(self._panels(self._spread(sampled(self.size)))))
-        return [scale.eps / self.unit for scale in scales_of_neighbors(costs, neighbors)]
-
-    def median_distance(self) -> float:
-        """Median of C over the pairs of up to 4096 memories; see `Geometry`."""
-        points = self.cells.points[self._spread(_MEDIAN_ROWS)]
-        distances = torch.nn.functional.pdist(points.to(accumulation_dtype(self.device)))
-        distinct = distances[distances > 0]
-        if len(distinct) == 0:
-            return 0.0
-        middle = median(distinct if 2 * len(distinct) < len(distances) else distances)
-        return (middle if self._root else middle**2) / self.unit
-
-    @property
-    def order(self) -> Tensor:
-        """All memories, cell after cell, `[m]`."""
-        return self.cells.members
-
-    def costs(self, memories: Tensor, part: slice) -> Tensor:
-        """C[memories, order[part]] `[n, k]`, exactly."""
-        return self._rows(self.cells.places[memories], part).div_(self.unit)
-
     def sums_by_class(
         self, eps: float, belongs: Tensor, count: int
     ) -> Iterator[tuple[Tensor, Tensor]] | None:
-        """Of all memories, some at a time: `[n]`, and exp(-C/eps) over the others of each class.
-
-        One pass serves all classes `[n, count]`, where products would take a vector for each. None
-        if far memories, who are not told apart, have more than the least part in the kernel.
-        """
+        """See `ApproximateGeometry`; none if far memories, who are not told apart, have a part."""
         plan, raw = self.plan(eps), eps * self.unit
         if plan.share > _UNHEARD:
             return None
@@ -207,7 +123,7 @@ class CellGeometry:
                     here = ((part >= own.start) & (part < own.stop)).nonzero()[:, 0]
                     kernel[part[here] - own.start, here] = 0.0  # nobody votes on itself
                     rows.index_add_(1, there.index_select(0, part), kernel)
-            return members, total.masked_fill_(total < _NOTHING, 0.0)
+            return members, total.masked_fill_(total < NOTHING, 0.0)
 
         held = _VOTES_HELD // (count * int(self.cells.sizes.max()))
         together = max(1, min(_VOTING_TOGETHER, held))
@@ -222,10 +138,6 @@ class CellGeometry:
     def explained(self) -> str:
         """Which way the kernels took that were applied so far, and why."""
         return "; ".join(f"eps {eps:.3g} {plan.why}" for eps, plan in self._plans.items())
-
-    @cached_property
-    def _lengths(self) -> Tensor:
-        return squared_lengths(self.cells.points)
 
     @cached_property
     def _moments(self) -> Moments:
@@ -311,28 +223,6 @@ class CellGeometry:
             return distances.square_()
         return squared_between(left, right)
 
-    def _rows(self, places: Tensor, part: slice = slice(None)) -> Tensor:
-        """Exact raw costs of some places to all, or to a part of them: `[n, k]`."""
-        left, right = self.cells.points[places], self.cells.points[part]
-        squared = squared_between(left, right, self._lengths[part])
-        recompute_close(squared, left, right, _CLOSE)
-        return squared.sqrt_() if self._root else squared
-
-    def _panels(self, places: Tensor) -> Iterator[Tensor]:
-        height = max(1, _PANEL_BYTES // (self.size * self.dtype.itemsize))
-        return (self._rows(part) for part in torch.split(places, height))
-
-    def _spread(self, count: int) -> Tensor:
-        """Places of about `count` memories."""
-        return self.cells.places[spread(self.size, count).to(self.device)]
-
-
-class SparseGeometry(CellGeometry):
-    """Near cells alone: for kernels so local that nothing else has a part in them."""
-
-    def _planned(self, eps: float) -> Plan:
-        return Plan(self.cells.near(self._pairs), None, 0.0, "sparse: as asked for")
-
 
 class LowRankGeometry(CellGeometry):
     """A memory's own cell exactly, all others by moments: for wide kernels."""
@@ -343,7 +233,7 @@ class LowRankGeometry(CellGeometry):
         pairs: int | None = 0,
         *,
         seed: int = 0,
-        before: Grouping | None = None,
+        before: Kept | None = None,
     ) -> None:
         super().__init__(source, pairs, seed=seed, before=before)
 

@@ -51,13 +51,13 @@ def _candidates(rows: Tensor, count: int) -> Tensor | None:
     if groups < 4 * count:
         return None
     grouped = rows[:, : groups * _GROUP].view(height, _GROUP, groups)
-    nearest = _indices_of_smallest(grouped.amin(dim=1), count)
+    nearest = indices_of_smallest(grouped.amin(dim=1), count)
     members = torch.arange(0, groups * _GROUP, groups, device=rows.device)
     leftover = torch.arange(groups * _GROUP, width, device=rows.device).expand(height, -1)
     return torch.cat([(nearest[:, :, None] + members).flatten(1), leftover], dim=1)
 
 
-def _indices_of_smallest(rows: Tensor, count: int) -> Tensor:
+def indices_of_smallest(rows: Tensor, count: int) -> Tensor:
     """Columns of the `count` smallest values, in no order."""
     columns = _candidates(rows, count)
     found = rows if columns is None else rows.gather(1, columns)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sphere_replay.errors import ConfigError
-from sphere_replay.geometry import Grouping
+from sphere_replay.geometry import Kept, kept_of
 from sphere_replay.numeric import accumulation_dtype, percentile
 from sphere_replay.replay.selections import Selection, Weighting
 from sphere_replay.scoring import Scores
@@ -27,7 +27,7 @@ class Weigher:
         """What the last weighing gave, for logs."""
         self._generator = generator
         self._running_scale: float | None = None
-        self._grouping: Grouping | None = None
+        self._grouping: Kept | None = None
 
     def weigh(self, count: int, score: Callable[[], Scores]) -> Weighting:
         """Weights of that many candidates; they are scored only if the selection needs it."""
@@ -71,7 +71,7 @@ class Weigher:
         """Continue where `state_dict` was taken."""
         self._running_scale, self.latest = state["running_scale"], None
         grouping = state.get("grouping")  # states of before had none
-        self._grouping = None if grouping is None else Grouping(**grouping)
+        self._grouping = None if grouping is None else kept_of(grouping)
         if state["weights"] is not None:
             self.latest = Weighting(
                 state["weights"], state["mass"], self._running_scale, state["details"]

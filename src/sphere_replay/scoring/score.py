@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sphere_replay.geometry import Grouping
+from sphere_replay.geometry import Kept
 from sphere_replay.geometry.threads import slices
 from sphere_replay.scoring.folding import FOLDED_CHUNK, FoldedForward, can_fold
 from sphere_replay.scoring.restoring import (
@@ -51,7 +51,7 @@ class Scores:
     """int64 `[m]`: stored class numbers, where the targets are such."""
     landmarks: Tensor | None = None
     """int64 `[n]`: the examples whose increments are known, if not all are."""
-    grouping: Grouping | None = None
+    grouping: Kept | None = None
     """How features lay when they were last looked at; it saves time where most are the same."""
     passes: float = 2
     """Forward passes that an example took, on average."""
