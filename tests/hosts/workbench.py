@@ -48,6 +48,10 @@ class Shaken:
     def __init__(self, amount: float = 0.3) -> None:
         self.amount = amount
 
+    @property
+    def augments(self) -> bool:
+        return self.amount > 0
+
     def prepare(self, images: Tensor) -> Tensor:
         return images.float() / 255
 

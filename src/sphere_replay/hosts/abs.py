@@ -94,7 +94,7 @@ class AsymmetricBalancedReplay(MemoryFit, AsymmetricReplay):
     def observe(self, batch: Batch) -> Step:
         """ER-ACE's update; then the memory is offered what the network found easy before it."""
         self.optimizer.zero_grad()
-        step = self._learn_in_turn(batch)
+        step = self._learn_in_turn(batch, self.forward(batch.images))
         losses = self._stream_losses(batch)
         self.optimizer.step()
         count = max(1, round(self.options.offered * len(batch)))

@@ -34,6 +34,7 @@ class DarkExperienceReplay(Host):
         """One update on the stream batch, on stored logits and on stored labels."""
         self.optimizer.zero_grad()
         logits = self.forward(batch.images)
+        streamed = self.computed(logits, batch.labels)
         loss = F.cross_entropy(logits, batch.labels)
         self.backward(loss, len(batch))
         step = Step(loss.item())
@@ -51,5 +52,5 @@ class DarkExperienceReplay(Host):
             wrong = mislabelled(dark) + mislabelled(labelled)
             step = Step(loss.item(), replayed.item(), 1.0, len(dark) + len(labelled), wrong)
         self.optimizer.step()
-        self.remember(batch, logits=logits.detach())
+        self.passed(self.remember(batch, logits=logits.detach()), streamed)
         return step

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
-from sphere_replay.hosts.host import Batch, Computed, Host, Step, mislabelled
+from sphere_replay.hosts.host import Batch, Host, Step, mislabelled
 from sphere_replay.hosts.options import HostOptions, number, switch
 
 
@@ -32,15 +32,15 @@ class ExperienceReplay(Host):
 
     OPTIONS: ClassVar[type[HostOptions]] = ExperienceOptions
     options: ExperienceOptions
-    _streamed: Computed | None = None
-    """Of the present stream batch."""
 
     def observe(self, batch: Batch) -> Step:
         """One update on the stream batch and a replayed one."""
         self.optimizer.zero_grad()
-        step = self._learn_in_turn(batch)
+        logits = self.forward(batch.images)
+        streamed = self.computed(logits, batch.labels)
+        step = self._learn_in_turn(batch, logits)
         self.optimizer.step()
-        self.passed(self.remember(batch), self._streamed)
+        self.passed(self.remember(batch), streamed)
         return step
 
     def stream_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -51,9 +51,8 @@ class ExperienceReplay(Host):
         """Mean loss of the replayed batch."""
         return F.cross_entropy(logits, labels)
 
-    def _learn_in_turn(self, batch: Batch) -> Step:
-        logits = self.forward(batch.images)
-        self._streamed = self.computed(logits, batch.labels)
+    def _learn_in_turn(self, batch: Batch, logits: Tensor) -> Step:
+        """Add the gradients of the stream batch, whose logits these are, and of a replayed one."""
         loss = self.stream_loss(logits, batch.labels)
         self.backward(loss, len(batch))
         if len(self.memory) == 0:

@@ -18,7 +18,7 @@ from sphere_replay.errors import DivergenceError
 from sphere_replay.hosts.optimizers import Sgd, StreamOptimizer
 from sphere_replay.hosts.options import HostOptions
 from sphere_replay.memory import Insight, Memory
-from sphere_replay.replay import Draw, Engine
+from sphere_replay.replay import Draw, Engine, alike_in_training
 from sphere_replay.runs.job import Costs
 from sphere_replay.scoring import (
     FoldedForward,
@@ -38,6 +38,11 @@ Computed = tuple[Tensor, Tensor]
 
 class Views(Protocol):
     """How stored images become network inputs."""
+
+    @property
+    def augments(self) -> bool:
+        """Whether views for training are others than the plain one."""
+        ...
 
     def prepare(self, images: Tensor) -> Tensor:
         """The plain view, for scoring and evaluation."""
@@ -126,7 +131,13 @@ class Host(ABC):
         self.memory = parts.memory
         self.replay = parts.replay
         self.costs = Costs()
-        self._reuses = parts.replay.reuses and parts.geometry is None
+        self._reuses = (
+            parts.replay.reuses
+            and parts.geometry is None
+            and not parts.views.augments
+            and alike_in_training(parts.network)
+        )
+        """Whether what a training pass computes is what scoring would."""
         self._features: Tensor | None = None
         """Of the latest pass, where replay can use them."""
         self.notes: dict[str, int] = {}

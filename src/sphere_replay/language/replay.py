@@ -26,7 +26,7 @@ from sphere_replay.language.memory import TASK, TokenMemory
 from sphere_replay.language.ranks import Ranks
 from sphere_replay.language.rows import Row, check_length, row_length
 from sphere_replay.language.settings import LanguageReplaySettings
-from sphere_replay.replay import Draw
+from sphere_replay.replay import Draw, alike_in_training
 from sphere_replay.replay.selections import asks_labels
 from sphere_replay.scoring import Scores, is_sharded, score_batches
 from sphere_replay.scoring.restoring import finite_gradients
@@ -245,7 +245,8 @@ class LanguageReplay:
         device = next(model.parameters()).device
         batch = self.examples.batch(self.memory.rows(mine), device)
         features, losses = self.examples.evaluate(model, batch)
-        if self._ranks.world == 1:  # others would have to be told of it
+        alone = self._ranks.world == 1  # others would have to be told of it
+        if alone and self.engine.reuses and alike_in_training(model):
             self.engine.passed(draw.indices, features, losses)
         return losses.sum() * factor
 

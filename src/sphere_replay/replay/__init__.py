@@ -3,6 +3,7 @@
 from sphere_replay.replay.economy import Economy, Labels, Scorer
 from sphere_replay.replay.engine import Draw, Engine
 from sphere_replay.replay.loop import Replay
+from sphere_replay.replay.passing import alike_in_training
 from sphere_replay.replay.schedule import Schedule
 from sphere_replay.replay.selections import (
     SELECTIONS,
@@ -39,5 +40,6 @@ __all__ = [
     "Uniform",
     "Weigher",
     "Weighting",
+    "alike_in_training",
     "selection_named",
 ]

@@ -44,7 +44,7 @@ class Economy:
     landmarks: int = 128
     shortest: int = 4
     longest: int = 32
-    reuse: int = 0
+    reuse: int = 32
 
     def __post_init__(self) -> None:
         if min(self.landmarks, self.shortest, self.longest) < 1 or self.reuse < 0:
@@ -72,18 +72,17 @@ def economical_scores(
     if landmarks:
         order = torch.randperm(len(slots), generator=generator, device="cpu")
     chosen, others = order[:landmarks], order[landmarks:]
-    parts = [score(slots[chosen])] if landmarks else []
     known = None if passing is None else passing.known(slots[others])
-    reused = others[:0]
+    parts, reused = [], others[:0]
     if known is not None:
-        reused = others[known.places]
-        others = others[
-            torch.ones(len(others), dtype=torch.bool).index_fill(0, known.places, False)
-        ]
         parts.append(Scores(torch.zeros_like(known.losses), known.losses, known.features))
+        unknown = torch.ones(len(others), dtype=torch.bool).index_fill(0, known.places, False)
+        reused, others = others[known.places], others[unknown]
+    if landmarks:
+        parts.append(score(slots[chosen]))
     if len(others):
         parts.append(score(slots[others], increments=False))
-    place = torch.cat([chosen, reused, others]).argsort()
+    place = torch.cat([reused, chosen, others]).argsort()
 
     def whole(values: list[Tensor]) -> Tensor:
         like = values[-1]  # of a forward, if there was one

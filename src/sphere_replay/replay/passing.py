@@ -1,13 +1,16 @@
 """What training computes of memories in passing: features and losses, with their age.
 
 A replayed example goes through the model anyway, and so does one of the stream before it is
-admitted. At a rescoring soon after, what came out stands for a forward pass of its own.
+admitted. At a rescoring soon after, what came out stands for a forward pass of its own, if that
+would compute the same: in training mode batch norm sees the batch, and dropout draws.
 """
 
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 
 from sphere_replay.memory import Memory
 from sphere_replay.storage.trees import State
@@ -22,6 +25,19 @@ class Known(NamedTuple):
     """h `[n, d]`."""
     losses: Tensor
     """`[n]`."""
+
+
+def alike_in_training(model: nn.Module) -> bool:
+    """Whether a model computes the same in training as in evaluation: no batch norm, no dropout."""
+    return not any(map(_differs, model.modules()))
+
+
+def _differs(module: nn.Module) -> bool:
+    if isinstance(module, _NormBase | _DropoutNd):
+        return isinstance(module, _NormBase) or module.p > 0
+    # Attention, recurrent layers and residual paths drop by rates of their own.
+    rates = (value for name, value in vars(module).items() if "drop" in name)
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
 class _Batch(NamedTuple):

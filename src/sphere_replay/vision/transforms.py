@@ -69,6 +69,11 @@ class Pipeline:
         if self.padding < 0:
             raise ValueError(f"padding must be 0 (no crop) or more, got {self.padding}")
 
+    @property
+    def augments(self) -> bool:
+        """Whether views for training are others than the plain one."""
+        return self.padding > 0 or self.flip
+
     def prepare(self, images: Tensor) -> Tensor:
         """The view for evaluation and scoring: (x/255 - mean) / std."""
         if images.dtype != torch.uint8:
@@ -111,6 +116,11 @@ class FeatureViews:
 
     norm: float = FEATURE_NORM
     """What they were scaled to; part of a run's identity."""
+
+    @property
+    def augments(self) -> bool:
+        """No."""
+        return False
 
     def prepare(self, images: Tensor) -> Tensor:
         """The features."""
