@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 from sphere_replay import __version__
 from sphere_replay.codebase import digest_of_others
@@ -60,9 +60,10 @@ class RunConfig:
 
     def check_fields(self) -> None:
         """Refuse wrong types and infinities; spell 1 and 1.0 alike, for they are one value."""
+        annotations = get_type_hints(type(self))  # parsers write other types into shared fields
         for entry in fields(self):
             value = getattr(self, entry.name)
-            spelled = _spelled(entry.type)
+            spelled = _spelled(annotations[entry.name])
             kind, optional = _KINDS[spelled]
             right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
             if not (right or (optional and value is None)):

@@ -8,6 +8,7 @@ from transformers import HfArgumentParser
 
 from integrations.training import ARGUMENTS, same_weights, trainer, weights
 from sphere_replay import Sphere
+from sphere_replay.instruct.presets import resolve
 from sphere_replay.integrations.transformers import ReplayArguments, SphereCallback, SphereTrainer
 from sphere_replay.integrations.trl import GroupReplayArguments
 from sphere_replay.replay import MirProportional, MirTop, SphereSelection
@@ -52,6 +53,12 @@ def test_the_parser_of_transformers() -> None:
     parser: Any = HfArgumentParser
     (replay,) = parser(ReplayArguments).parse_args_into_dataclasses(["--every", "2"])
     assert replay == ReplayArguments(every=2)
+
+
+def test_a_parser_of_transformers_changes_no_other_settings() -> None:
+    parser: Any = HfArgumentParser
+    parser(ReplayArguments)  # it writes its own types into fields, which settings share
+    assert resolve("instruct-tiny", pool=None).pool is None
 
 
 class Mine:
