@@ -266,7 +266,7 @@ def _memory(plan: Plan) -> Iterator[Cell]:
 
 
 def _a_million(cell: Cell) -> bool:
-    return cell["m"] >= 1_000_000 and cell["figure"].startswith("allocate")
+    return cell["m"] >= 1_000_000 and str(cell["figure"]).startswith("allocate")
 
 
 PERCENT: Callable[[float], str] = "{:.3f}".format
@@ -324,8 +324,9 @@ BENCHMARK = Benchmark(
         0.99.
 
         The row named `again` is an allocation that was told how the memories lay in the one before;
-        one in {_ONE_IN} has other features since, and all others stay in their cells. `nearest others`
-        is `geometry="sparse"`, for which faiss searches; `again`, that with the pairs it found.
+        one in {_ONE_IN} has other features since, and all others stay in their cells.
+        `nearest others` is `geometry="sparse"`, for which faiss searches, and with `again` that
+        with the pairs it found.
 
         Rows named `certificate` compare with `geometry="exact"`: the largest true and certified
         errors, and the share of trials in which the first was below the second. Memories are drawn
