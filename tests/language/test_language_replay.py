@@ -291,3 +291,24 @@ def test_names_and_gradients_that_are_missing_are_named() -> None:
     empty = tiny.language_replay(capacity=16)
     with pytest.raises(ValueError, match="the memory is empty"):
         empty.draw(model, 2)
+
+
+@BOTH
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_what_replay_passed_is_not_passed_again_unless_dropout_drew(
+    both: bool, dropout: float
+) -> None:
+    replay = filled(both, schedule="economical", landmarks=4, shortest=1, longest=1)
+    model = model_with_gradient(both, dropout)
+    model.train()
+    draws = []
+    for _ in range(2):
+        draws.append(replay.draw(model, 6))
+        replay.add_gradient(model, draws[-1])
+    first, second = (draw.cost for draw in draws)
+    size = len(replay.engine.schedule.slots)
+    assert first == size + 4
+    if dropout:
+        assert second == size + 4
+    else:
+        assert size + 4 - 6 <= second < size + 4  # some that were replayed may be landmarks

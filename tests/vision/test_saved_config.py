@@ -46,7 +46,7 @@ def test_forms_of_earlier_versions_are_read_with_the_defaults_of_this_one() -> N
 
 
 def test_the_economical_schedule_is_part_of_an_identity_where_it_is_chosen() -> None:
-    names = {"schedule", "landmarks", "shortest", "longest"}
+    names = {"schedule", "landmarks", "shortest", "longest", "reuse"}
     published, economical = (
         resolve("digits", select="sphere", schedule=schedule, landmarks=50)
         for schedule in ("published", "economical")
@@ -58,6 +58,7 @@ def test_the_economical_schedule_is_part_of_an_identity_where_it_is_chosen() -> 
         "landmarks": 50,
         "shortest": Economy.shortest,
         "longest": Economy.longest,
+        "reuse": Economy.reuse,
     }
     assert VisionConfig.from_dict(form(economical)) == economical
 

@@ -79,9 +79,10 @@ def build_geometry(
     """The geometry of `features` `[m, d]` under `distance`; its `why` says which, and for what.
 
     Exact ones are dense while half of the m x m distances fit into `budget` bytes (whole, if these
-    are few), tiled within it beyond that. Approximate ones hold a copy of the points in float32, up
-    to 400 MiB for pairs of cells, and about 200 MiB to work in; memories whose features are those
-    of `before` stay in their cells.
+    are few), tiled within it beyond that. Approximate ones hold a copy of the points in float32;
+    beside it cells take up to 400 MiB for their pairs and about 200 MiB to work in, and lists of
+    nearest others 8 bytes for each. Memories whose features are those of `before` stay in their
+    cells, or keep their others.
     """
     distance, kind, budget = distance or SquaredEuclidean(), Kind(kind), int(budget)
     if budget < 0:

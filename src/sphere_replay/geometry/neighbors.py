@@ -102,23 +102,23 @@ def _joined(
     found: _Found, prints: Tensor, moved: int, before: Neighbors | None, stays: Tensor
 ) -> Neighbors:
     """What was found from both sides, and the pairs of before whose memories both stay."""
-    size, rows = len(prints), found.rows
-    back = (found.others >= 0) & ~_mutual(found, size)
-    backward = found.others[back].long()
+    size, (rows, others, squared) = len(prints), found
+    there = others >= 0
+    back = there & ~_mutual(found, size)
+    backward, finders = others[back].long(), rows.repeat_interleave(back.sum(dim=1))
     order = backward.argsort(stable=True)
-    finders = rows.repeat_interleave(back.sum(dim=1))
     counts = backward.bincount(minlength=size)
-    counts[rows] += (found.others >= 0).sum(dim=1)
+    counts[rows] += there.sum(dim=1)
     for whose, _, _ in _kept(before, stays):
         counts += whose.bincount(minlength=size)
     filling = _Filling(counts)
     for pairs in _kept(before, stays):
         filling.add(*pairs)
-    for part in slices(len(rows), _rows_of(found.others.shape[1])):
-        there = found.others[part] >= 0
-        whose = rows[part].repeat_interleave(there.sum(dim=1))
-        filling.add(whose, found.others[part][there], found.squared[part][there])
-    filling.add(backward[order], finders[order].int(), found.squared[back][order])
+    for part in slices(len(rows), _rows_of(others.shape[1])):
+        some = there[part]
+        whose = rows[part].repeat_interleave(some.sum(dim=1))
+        filling.add(whose, others[part][some], squared[part][some])
+    filling.add(backward[order], finders[order].int(), squared[back][order])
     return Neighbors(filling.starts, filling.others, filling.squared, prints, moved)
 
 
@@ -229,8 +229,8 @@ def _by_faiss(points: Tensor, rows: Tensor, count: int) -> _Found:
         host = points.cpu().numpy()
         index.train(host)
         index.add(host)
-        others = torch.empty(len(rows), count, dtype=torch.int32)
-        squared = torch.empty(len(rows), count)
+        others = torch.empty(len(rows), count, dtype=torch.int32, device="cpu")
+        squared = torch.empty(len(rows), count, device="cpu")
         for part in slices(len(rows), _ASKED_AT_ONCE):
             who = rows[part].cpu()
             far, near = map(torch.from_numpy, index.search(host[who.numpy()], count + 1))

@@ -95,7 +95,7 @@ class PermutedGeometry:
 def sums_by_class(
     geometry: Geometry, eps: float, belongs: Tensor, count: int
 ) -> Iterator[tuple[Tensor, Tensor]] | None:
-    """Those of `CellGeometry`, from a geometry that has them; None from others."""
+    """Those of `ApproximateGeometry`, from a geometry that has them; None from others."""
     known = getattr(geometry, "sums_by_class", None)
     return None if known is None else known(eps, belongs, count)
 
