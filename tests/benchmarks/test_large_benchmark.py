@@ -35,6 +35,10 @@ def test_cells_say_how_far_and_how_often(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "growth" in by_name["allocate, classes", 1500]
     assert by_name["allocate, normal", 1000]["certified"] >= 0
     assert by_name["allocate, classes, calibrated", 1500]["how"] == "sparse"
+    for figure in ("nearest others", "nearest others, again"):
+        lists = by_name[f"{figure}, classes, calibrated", 1500]
+        assert lists["how"] == "256 each"
+        assert 0 < lists["certified"] < 100
     trial = by_name["certificate, classes", 1000]
     assert (trial["trials"], trial["inside"]) == (1, 100.0)
     assert trial["true"] <= trial["certified"]

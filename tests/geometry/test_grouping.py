@@ -6,7 +6,7 @@ from torch import Tensor
 
 from sphere_replay import allocate
 from sphere_replay.geometry import CellGeometry, build_geometry
-from sphere_replay.geometry.grouping import Grouping, grouped
+from sphere_replay.geometry.grouping import Grouping, grouped, prints_of
 from tensors import random, seeded
 
 SIZE = 600
@@ -145,6 +145,12 @@ def test_any_other_bit_is_another_row(dtype: torch.dtype) -> None:
     assert (group(other).prints != first.prints).all()
     assert len(set(first.prints.tolist())) == SIZE
     assert torch.equal(group(features.T.contiguous().T).prints, first.prints)
+
+
+def test_rows_of_small_numbers_and_of_other_signs_have_prints_of_their_own() -> None:
+    corners = (torch.arange(4096)[:, None] >> torch.arange(12) & 1).double()
+    assert len(set(prints_of(corners).tolist())) == 4096
+    assert len(set(prints_of(2 * corners - 1).tolist())) == 4096
 
 
 def test_what_is_no_grouping_is_refused_whatever_the_size() -> None:

@@ -154,6 +154,15 @@ def test_a_few_memories_are_all_near(size: int) -> None:
     torch.testing.assert_close(found, exact.apply_kernel(0.5, ones))
 
 
+def test_points_that_nearly_coincide_have_their_distances_to_all_digits() -> None:
+    features = clusters(60).double().repeat_interleave(4, dim=0)
+    features += 1e-4 * random(240, 16, seed=4, dtype=torch.float64)
+    pairs = sparse(features.float(), 3).neighbors
+    points = unit(features.float()).double()
+    apart = (points[pairs.others] - points[whose(pairs)]).square().sum(1)
+    torch.testing.assert_close(pairs.squared.double(), apart, rtol=0.02, atol=0)
+
+
 # By faiss.
 
 
@@ -184,6 +193,34 @@ def unit(features: Tensor) -> Tensor:
 
 def whose(pairs: Neighbors) -> Tensor:
     return torch.arange(len(pairs.prints)).repeat_interleave(pairs.starts.diff())
+
+
+@pytest.mark.parametrize("count", [10, 64])
+def test_the_more_are_wanted_the_more_are_looked_at(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = clusters(3000)
+    exact = matrix(sparse(features, count).neighbors)
+    by_faiss(monkeypatch)
+    assert (matrix(sparse(features, count).neighbors) & exact).sum() > 0.9 * exact.sum()
+
+
+def test_a_few_memories_of_many_are_searched_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = clusters(2000)
+    first = sparse(features, 9).neighbors
+    monkeypatch.setattr("sphere_replay.geometry.neighbors.EXACT_PAIRS", 20 * 2000)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    features[:20] += 1.0
+    assert sparse(features, 9, before=first).neighbors.moved == 20
+
+
+def test_faiss_has_its_threads_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_faiss(monkeypatch)
+    faiss = pytest.importorskip("faiss")
+    faiss.omp_set_num_threads(7)
+    sparse(clusters(500), 6)
+    assert faiss.omp_get_max_threads() == 7
+    faiss.omp_set_num_threads(1)
 
 
 def test_with_more_copies_than_it_looks_for_nobody_is_near_itself(
@@ -230,9 +267,7 @@ def test_whoever_has_changed_is_searched_anew_and_all_others_keep_their_pairs(si
     changed[5:15] = True
     features[5:15] = random(10, 16, seed=8)
     again = sparse(features, 9, before=first).neighbors
-    near, before, fresh = (
-        matrix(each) for each in (again, first, neighbors_of(features, unit(features), 9))
-    )
+    near, before, fresh = (matrix(each) for each in (again, first, neighbors_of(unit(features), 9)))
     both = min(size, SIZE)
     stayed = ~changed[:both, None] & ~changed[:both]
     assert torch.equal(near[:both, :both] & stayed, before[:both, :both] & stayed)
@@ -241,9 +276,35 @@ def test_whoever_has_changed_is_searched_anew_and_all_others_keep_their_pairs(si
     # Those who stay did not look again, and so miss only newcomers that did not find them.
     assert not (near & searched & ~fresh).any()
     assert (near & searched).sum() > 0.8 * (fresh & searched).sum()
-    assert again.moved == int(changed.sum())
+    assert again.moved == int(changed.sum()) + max(0, SIZE - size)
     apart = (unit(features)[again.others] - unit(features)[whose(again)]).square().sum(1)
     torch.testing.assert_close(again.squared, apart, rtol=1e-4, atol=1e-6)
+
+
+def test_a_memory_that_has_lost_a_quarter_is_searched_anew() -> None:
+    features = clusters()
+    first = sparse(features, 9).neighbors
+    few = features[: SIZE // 2]
+    found = sparse(few, 9, before=first).neighbors
+    assert found.moved == 0
+    assert torch.equal(matrix(found), matrix(sparse(few, 9).neighbors))
+
+
+@pytest.mark.parametrize("before", [Cosine(0.4), Cosine(0.4, center=True)])
+def test_where_a_mean_moves_all_points_no_distance_is_kept(before: Distance) -> None:
+    features, centered = clusters(), Cosine(0.4, center=True)
+    first = sparse(features, 9, before).neighbors
+    features[:20] += 3.0
+    found = sparse(features, 9, centered, before=first).neighbors
+    assert found.moved == 0
+    fresh = sparse(features, 9, centered).neighbors
+    assert torch.equal(found.others, fresh.others)
+    assert torch.equal(found.squared, fresh.squared)
+
+
+def test_pairs_that_were_saved_come_back_to_where_the_points_are() -> None:
+    pairs = sparse(clusters(), 9).neighbors
+    assert {each.device.type for each in pairs.on(torch.device("meta"))[:4]} == {"meta"}
 
 
 def test_all_are_searched_once_a_quarter_has_changed() -> None:

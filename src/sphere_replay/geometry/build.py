@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from sphere_replay.geometry.approximate import ApproximateGeometry
 from sphere_replay.geometry.calibration import sampled
 from sphere_replay.geometry.distances import Cosine, Distance, SquaredEuclidean
 from sphere_replay.geometry.large import CellGeometry, LowRankGeometry
@@ -80,9 +81,10 @@ def build_geometry(
 
     Exact ones are dense while half of the m x m distances fit into `budget` bytes (whole, if these
     are few), tiled within it beyond that. Approximate ones hold a copy of the points in float32;
-    beside it cells take up to 400 MiB for their pairs and about 200 MiB to work in, and lists of
-    nearest others 8 bytes for each. Memories whose features are those of `before` stay in their
-    cells, or keep their others.
+    beside it cells take up to 400 MiB for their pairs and about 200 MiB to work in. Lists of
+    nearest others hold up to 16 bytes for each that a memory looks for, and more than twice as
+    many while they are made. Memories whose features are those of `before` stay in their cells, or
+    keep their others.
     """
     distance, kind, budget = distance or SquaredEuclidean(), Kind(kind), int(budget)
     if budget < 0:
@@ -96,7 +98,7 @@ def build_geometry(
         size += f", up to {EXACT_UP_TO} are exact" if small or points else " without features"
     else:
         size += f", {kind} was asked for"
-    geometry: TileGeometry | CellGeometry | SparseGeometry
+    geometry: TileGeometry | ApproximateGeometry
     if kind is Kind.EXACT:
         held = source.size * (source.size + 1) // 2 * source.dtype.itemsize
         dense = held <= budget

@@ -37,8 +37,9 @@ _AT_ONCE, _PRINTED_AT_ONCE = 1 << 22, 1 << 20
 """Distances to centers held at a time, and numbers of features that prints are made of."""
 _SPLIT_AT_ONCE, _SPLIT_WITH_OTHERS = 1 << 20, 1 << 13
 """Numbers of members whose groups are split at once, and members of a group that is split alone."""
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Whole numbers as long as those of features."""
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int32}
+"""Whole numbers that those of features consist of. Not of 64 bits: their products would lose the
+upper ones, and with an even number of signs nothing would change."""
 _STRANGE, _STRANGE_CELLS = 2.0, 4
 """Times the mean squared distance to a center, from which on nobody comes to a cell; and how much
 smaller the cells are of those who do not: they may be of many kinds."""
@@ -96,7 +97,8 @@ def grouped(
 def prints_of(features: Tensor) -> Tensor:
     """A number of each row's bits `[m]`."""
     bits = _BITS[features.itemsize]
-    seeded, dim = torch.Generator().manual_seed(0), features.shape[1]
+    dim = features.shape[1] * features.itemsize // bits.itemsize
+    seeded = torch.Generator().manual_seed(0)
     drawn = torch.randint(-(1 << 62), 1 << 62, (dim,), generator=seeded, device="cpu")
     factors = (2 * drawn + 1).to(features.device)
     parts = torch.split(features, max(1, _PRINTED_AT_ONCE // dim))

@@ -28,8 +28,9 @@ _ROWS, _COLUMNS = 512, 1 << 14
 _AT_ONCE = 1 << 22
 """Numbers held at a time where pairs are worked on."""
 
-_LISTS_PER_ROOT, _PROBES = 4, 8
-"""Lists of faiss, times the root of m, and how many of them are searched for each memory."""
+_LISTS_PER_ROOT, _PROBES, _LOOKED_AT = 4, 8, 10
+"""Lists of faiss, times the root of m; and how many of them are searched for each memory, at least:
+as many as hold so many times those that are wanted."""
 _SAMPLED_PER_LIST, _ROUNDS = 40, 4
 _ASKED_AT_ONCE = 1 << 15
 
@@ -47,9 +48,14 @@ class Neighbors(NamedTuple):
     squared: Tensor
     """How far, squared, `[p]`."""
     prints: Tensor
-    """Of the feature rows, int64 `[m]`: those of other rows are others."""
+    """Of the points, int64 `[m]`: those of other points are others."""
     moved: int = 0
-    """How many memories have changed since all were searched."""
+    """How many memories have changed, or gone, since all were searched."""
+
+    def on(self, device: torch.device) -> "Neighbors":
+        """The same on a device: those that were saved come back on the CPU."""
+        starts, others, squared, prints = (each.to(device) for each in self[:4])
+        return Neighbors(starts, others, squared, prints, self.moved)
 
 
 Kept = Grouping | Neighbors
@@ -72,24 +78,22 @@ class _Found(NamedTuple):
     """`[n, k]`."""
 
 
-def neighbors_of(
-    features: Tensor, points: Tensor, count: int, before: Neighbors | None = None
-) -> Neighbors:
+def neighbors_of(points: Tensor, count: int, before: Neighbors | None = None) -> Neighbors:
     """The `count` nearest others of each of the points `[m, d]`, as pairs.
 
     Args:
-        features: What the points were made of, `[m, d]`.
         points: Unit rows, or zeros.
-        count: How many others each memory looks for.
-        before: Pairs of features that some of these may still be, which are kept.
+        count: How many others whoever is searched for looks for.
+        before: Pairs of points that some of these may still be, which are kept.
     """
-    size, prints = len(points), prints_of(features)
+    size, prints = len(points), prints_of(points)
     changed = torch.ones(size, dtype=torch.bool, device=points.device)
     moved = 0
     if before is not None:
+        before = before.on(points.device)
         known = min(size, len(before.prints))
-        changed[:known] = prints[:known] != before.prints[:known].to(prints.device)
-        moved = before.moved + int(changed.sum())
+        changed[:known] = prints[:known] != before.prints[:known]
+        moved = before.moved + int(changed.sum()) + len(before.prints) - known
         if moved * MOVED > size:
             changed, before, moved = torch.ones_like(changed), None, 0
         elif size == len(before.prints) and not changed.any():
@@ -149,9 +153,7 @@ def _kept(before: Neighbors | None, stays: Tensor) -> Iterator[tuple[Tensor, Ten
     known = min(len(stays), len(before.prints))
     staying = torch.zeros(len(before.prints), dtype=torch.bool, device=stays.device)
     staying[:known] = stays[:known]
-    starts, others, squared = (
-        each.to(stays.device) for each in (before.starts, before.others, before.squared)
-    )
+    starts, others, squared, *_ = before
     for part in slices(len(staying), max(1, _AT_ONCE * len(staying) // max(1, len(others)))):
         pairs = slice(int(starts[part.start]), int(starts[part.stop]))
         rows = torch.arange(part.start, part.stop, device=stays.device)
@@ -225,7 +227,7 @@ def _by_faiss(points: Tensor, rows: Tensor, count: int) -> _Found:
     try:
         index = faiss.IndexIVFFlat(faiss.IndexFlatL2(dim), dim, lists)
         index.cp.niter, index.cp.max_points_per_centroid = _ROUNDS, _SAMPLED_PER_LIST
-        index.nprobe = _PROBES
+        index.nprobe = min(lists, max(_PROBES, -(-_LOOKED_AT * count * lists // size)))
         host = points.cpu().numpy()
         index.train(host)
         index.add(host)

@@ -35,8 +35,9 @@ class SparseGeometry(ApproximateGeometry):
 
     Args:
         source: Points whose pairwise distances are the costs.
-        count: How many others each memory looks for: 256, and fewer of more than 131,072 memories.
-        before: Pairs of features that some of these may still be, which are kept.
+        count: How many others a memory looks for that is not in `before`; unless given 256, and
+            fewer of more than 131,072 memories.
+        before: Pairs of points that some of these may still be, which are kept.
     """
 
     def __init__(
@@ -49,10 +50,12 @@ class SparseGeometry(ApproximateGeometry):
         points = source.points.all(torch.float32)
         everybody = torch.arange(len(points), device=points.device)
         super().__init__(points, everybody, everybody, root=source.root)
-        self.count = count or min(MOST, max(LEAST, _LOOKED_FOR // self.size))
-        """How many others each memory looked for."""
+        if count is None:
+            count = min(MOST, max(LEAST, _LOOKED_FOR // self.size))
+        self.count = count
+        """How many others a memory looked for."""
         known = before if isinstance(before, Neighbors) else None
-        self.neighbors = neighbors_of(source.points.features, points, self.count, known)
+        self.neighbors = neighbors_of(points, count, known)
         self._scales: dict[float, None] = {}
 
     @property
@@ -109,7 +112,7 @@ class SparseGeometry(ApproximateGeometry):
         ones = torch.ones(self.size, 1, device=self.device)
         told = []
         for eps in list(self._scales):
-            kernel = kernel_of(costs, eps * self.unit, least=LEAST_EXPONENT)
+            kernel = self._kernel(costs, eps)
             held = self._product(eps, ones, others_only=False)[chosen, 0] / kernel.sum(dim=1)
             size = median(effective_sizes(costs, eps * self.unit))
             share = f"{float(held.mean()):.2%}"
