@@ -1,7 +1,13 @@
 """Errors that are the user's to fix, answered in a sentence that says what to do."""
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+
+_PACKAGE = str(Path(__file__).parent)
 
 
 class UserError(Exception):
@@ -41,3 +47,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.lower().replace("_", "-"), names, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
     return f"unknown {kind} {name!r}: {hint}"
+
+
+def caution(message: str) -> None:
+    """A warning of the line that called the package, however deep inside it is noticed."""
+    frame: FrameType | None = sys._getframe()
+    level = 1
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)

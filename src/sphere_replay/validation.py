@@ -89,11 +89,11 @@ def check_positive(**values: float) -> None:
             raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
-def check_counts(**values: int) -> None:
-    """Every named value is a whole number above zero."""
+def check_counts(least: int = 1, /, **values: int) -> None:
+    """Every named value is a whole number, and large enough."""
     for name, value in values.items():
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {value}")
 
 
 def check_fraction(**values: float) -> None:

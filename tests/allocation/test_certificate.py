@@ -21,6 +21,8 @@ from sphere_replay.geometry import (
 )
 from tensors import seeded
 
+poor = pytest.mark.filterwarnings("ignore:replay probabilities of .* are certified")
+
 SIZE = 400
 
 
@@ -116,6 +118,7 @@ def test_an_approximate_kernel_moves_as_much_mass_as_an_exact_one() -> None:
     assert found.mass == pytest.approx(0.5 + 0.5 * float(passed.sum()), abs=1e-12)
 
 
+@poor
 @pytest.mark.parametrize("kind", ["cells", "sparse", "low-rank"])
 def test_true_errors_of_large_geometries_lie_inside(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -133,6 +136,7 @@ def test_true_errors_of_large_geometries_lie_inside(
     assert inside == 6
 
 
+@poor
 @pytest.mark.parametrize("few", [20, 90])
 def test_risks_far_apart_are_certified_where_kernels_are_no_numbers(few: int) -> None:
     directions = torch.eye(4)[[0, 1]].repeat_interleave(torch.tensor([few, 400 - few]), dim=0)
@@ -147,6 +151,7 @@ def test_risks_far_apart_are_certified_where_kernels_are_no_numbers(few: int) ->
         assert found.error.total_variation < 0.1
 
 
+@poor
 @pytest.mark.parametrize("eps", [1e-3, 2e-3])
 def test_weights_are_numbers_however_far_off_a_kernel_is(
     eps: float, monkeypatch: pytest.MonkeyPatch
@@ -198,6 +203,7 @@ def test_votes_on_many_labels_are_asked_for_some_memories_at_a_time(
     assert one_by_one.total_variation == pytest.approx(at_once.total_variation, rel=1e-5)
 
 
+@poor
 def test_a_good_geometry_is_told_from_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sphere_replay.geometry.grouping.LEAST_MEMBERS", 16)
     monkeypatch.setattr("sphere_replay.geometry.large.PAIRS", 100)
@@ -287,17 +293,16 @@ def test_other_samples_of_rows_certify_the_same_weights_too() -> None:
     assert sum(true <= bound for bound in bounds) == 20
 
 
-def test_poor_certificates_are_told_where_the_library_chose(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_poor_certificates_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     increments, features, _ = memories(0)
     monkeypatch.setattr("sphere_replay.geometry.build.EXACT_UP_TO", 100)
     monkeypatch.setattr("sphere_replay.allocation.certificate.POOR", -1.0)
-    with pytest.warns(UserWarning, match=r'400 memories .* geometry="exact".* pool'):
-        allocate(increments, features)
+    for kind in ("auto", "cells"):
+        with pytest.warns(UserWarning, match=r'400 memories .* geometry="exact".* pool') as told:
+            allocate(increments, features, geometry=kind)
+        assert [warning.filename for warning in told] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        allocate(increments, features, geometry="cells")
         allocate(increments, features, geometry="exact")
         monkeypatch.undo()
         allocate(increments, features)

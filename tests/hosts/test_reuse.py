@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hosts.workbench import listening, parts, stream_batch
-from sphere_replay.hosts import HOSTS, Host
-from sphere_replay.replay import Economy
+from sphere_replay.hosts import HOSTS, ExperienceReplay, Host
+from sphere_replay.replay import Draw, Economy
 
 ECONOMY = Economy(landmarks=4, shortest=1, longest=1, reuse=2)
 
@@ -28,9 +28,9 @@ def overheard(learner: Host) -> list[tuple[Tensor, Tensor, Tensor]]:
     engine = listening(learner)
     plain = engine.passed
 
-    def passed(slots: Tensor, features: Tensor, losses: Tensor) -> None:
-        heard.append((slots, features, losses))
-        plain(slots, features, losses)
+    def passed(what: Draw | Tensor, features: Tensor, losses: Tensor) -> None:
+        heard.append((what.indices if isinstance(what, Draw) else what, features, losses))
+        plain(what, features, losses)
 
     engine.passed = passed  # type: ignore[method-assign]  # it only listens
     return heard
@@ -73,6 +73,35 @@ def test_it_saves_forwards_where_passes_are_alike_and_nowhere_else(name: str) ->
     assert scored() < everything
     assert scored(norm=True) == everything
     assert scored(norm=True, shaken=0.3) == everything
+
+
+@pytest.mark.parametrize("what", ["autocast", "view"])
+def test_passes_in_other_precision_or_of_other_views_are_not_alike(what: str) -> None:
+    class Shaking(ExperienceReplay):
+        def view(self, images: Tensor) -> Tensor:
+            return super().view(images) + 0.1
+
+    given = parts("sphere", economy=ECONOMY, shaken=0.0)
+    given.network.norm = nn.Identity()
+    given.network.autocast = what == "autocast"  # type: ignore[assignment]  # no parameter
+    learner = (ExperienceReplay if what == "autocast" else Shaking)(given)
+    learner.start_task()
+    heard = overheard(learner)
+    for seed in range(3):
+        learner.observe(stream_batch(seed))
+    assert heard == []
+
+
+def test_a_fit_makes_another_network_of_it() -> None:
+    learner = host("abs")
+    learner.start_task()
+    for seed in range(3):
+        learner.observe(stream_batch(seed))
+    assert learner.replay.state_dict()["passing"]["known"] is not None
+    for step in range(learner.fit_steps(last=True)):
+        learner.fit(step)
+    learner.end_task(last=True)
+    assert learner.replay.state_dict()["passing"]["known"] is None
 
 
 def test_other_features_than_the_networks_are_none_that_training_computes() -> None:

@@ -85,7 +85,7 @@ def test_out_of_reach_of_all_landmarks_their_mean_stands() -> None:
     assert float(neighbors[2]) < 1e-6
 
 
-def test_out_of_reach_where_cells_alone_are_near_their_mean_stands() -> None:
+def test_out_of_reach_in_an_approximate_geometry_their_mean_stands() -> None:
     points = torch.eye(3)[torch.arange(300) % 3] + 1e-3 * torch.randn(300, 3, generator=generator())
     geometry = build_geometry(points, kind="sparse")
     landmarks = torch.tensor([0, 3])  # of the first group alone
@@ -199,11 +199,9 @@ def test_without_neighbours_nobody_is_a_landmark_for_others() -> None:
 
 
 @pytest.mark.parametrize("increments", [(1.0, 2.0), (2.0, 1.0)])
-def test_near_pairs_alone_carry_what_exact_kernels_carry(
-    increments: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+def test_in_an_approximate_geometry_exact_rows_of_landmarks_carry_increments(
+    increments: tuple[float, float],
 ) -> None:
-    monkeypatch.setattr("sphere_replay.geometry.dominant._MOST", 1)
-    monkeypatch.setattr("sphere_replay.geometry.large.PAIRS", 1)
     angles = torch.tensor([0.0, 1.0, 0.3]).repeat_interleave(100)  # the third has no landmark
     angles = angles + 0.01 * torch.randn(300, generator=generator())
     points = torch.stack([angles.cos(), angles.sin()], dim=1)
@@ -267,9 +265,10 @@ def test_the_memory_may_grow_and_hold_fewer_than_there_are_landmarks() -> None:
     ("settings", "message"),
     [
         ({"schedule": "economic"}, "economical"),
-        ({"landmarks": 0}, "at least 1 landmark"),
-        ({"shortest": 0}, "intervals of at least 1"),
-        ({"longest": 0}, "intervals of at least 1"),
+        ({"landmarks": 0}, "landmarks must be a whole number of at least 1, got 0"),
+        ({"shortest": 0}, "shortest must be a whole number of at least 1"),
+        ({"longest": 1.5}, "longest must be a whole number of at least 1, got 1.5"),
+        ({"reuse": -1}, "reuse must be a whole number of at least 0, got -1"),
     ],
 )
 def test_settings_that_make_no_schedule_are_refused(settings: dict[str, Any], message: str) -> None:

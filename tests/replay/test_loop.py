@@ -378,8 +378,9 @@ def test_scaled_gradients_without_their_scaler_are_noticed_once() -> None:
     replay = Replay(
         remembered(), select="mir", model=model, lr=0.1, every=1, generator=generator(2)
     )
-    with pytest.warns(UserWarning, match="pass it as scaler="):
+    with pytest.warns(UserWarning, match="pass it as scaler=") as told:
         replay.draw(4)
+    assert [warning.filename for warning in told] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         replay.draw(4)

@@ -82,12 +82,74 @@ def test_it_holds_on_to_no_graph() -> None:
     assert not found.losses.requires_grad
 
 
+def test_it_keeps_copies_and_no_more_than_is_given() -> None:
+    passing = Passing(filled(8), longest=2)
+    hidden, slots, losses = torch.ones(2, 1000, 3), torch.tensor([1, 2]), torch.ones(2)
+    passing.note(slots, hidden[:, 0], losses)
+    for values in (hidden, slots, losses):
+        values.zero_()
+    found = passing.known(EVERYBODY)
+    assert found is not None
+    assert found.places.tolist() == [1, 2]
+    assert torch.equal(found.features, torch.ones(2, 3))
+    assert torch.equal(found.losses, torch.ones(2))
+    known = passing.state_dict()["known"]
+    assert sum(values.untyped_storage().nbytes() for values in known.values()) < 200
+
+
+def test_what_is_drawn_is_known_by_what_the_slots_held_then() -> None:
+    memory = filled(8)
+    passing = Passing(memory, longest=2)
+    slots = torch.tensor([1, 2, 3])
+    versions = memory.versions_of(slots)
+    overwrite(memory, 2)
+    passing.note(*rows(slots), versions)
+    found = passing.known(EVERYBODY)
+    assert found is not None
+    assert found.places.tolist() == [1, 3]
+
+
+def test_without_draws_it_does_not_grow() -> None:
+    passing = Passing(filled(8), longest=2)
+    for shift in range(100):
+        passing.note(*rows(EVERYBODY, shift=float(shift)))
+    assert len(passing._batches) == 16
+    found = passing.known(EVERYBODY)
+    assert found is not None
+    assert torch.equal(found.losses, rows(EVERYBODY, shift=99.0)[2])
+
+
+def test_another_models_passes_are_forgotten() -> None:
+    passing = Passing(filled(8), longest=2)
+    passing.note(*rows(torch.tensor([1, 2])))
+    passing.note(torch.tensor([3]), torch.ones(1, 7), torch.ones(1))  # of another width
+    found = passing.known(EVERYBODY)
+    assert found is not None
+    assert found.places.tolist() == [3]
+    passing.forget()
+    assert passing.known(EVERYBODY) is None
+
+
+TWO = torch.tensor([1, 2])
+
+
 @pytest.mark.parametrize(
-    ("features", "losses"), [(torch.ones(3, 2), torch.ones(2)), (torch.ones(2), torch.ones(2))]
+    ("slots", "features", "losses"),
+    [
+        (TWO, torch.ones(3, 2), torch.ones(2)),
+        (TWO, torch.ones(2), torch.ones(2)),
+        (TWO, torch.ones(2, 2), torch.tensor(1.0)),
+        (TWO, torch.ones(2, 2), torch.ones(2, 1)),
+        (TWO[:, None], torch.ones(2, 2), torch.ones(2)),
+        (TWO > 1, torch.ones(2, 2), torch.ones(2)),
+        (TWO.float(), torch.ones(2, 2), torch.ones(2)),
+    ],
 )
-def test_rows_that_do_not_belong_together_are_refused(features: Tensor, losses: Tensor) -> None:
-    with pytest.raises(ValueError, match="2 slots need a row of features and a loss each"):
-        Passing(filled(8), longest=2).note(torch.tensor([1, 2]), features, losses)
+def test_rows_that_do_not_belong_together_are_refused(
+    slots: Tensor, features: Tensor, losses: Tensor
+) -> None:
+    with pytest.raises(ValueError, match=r"need a row of features \[n, d\] and a loss \[n\] each"):
+        Passing(filled(8), longest=2).note(slots, features, losses)
 
 
 # At a rescoring.
@@ -120,6 +182,7 @@ def test_what_is_known_gets_no_forward_and_weights_are_the_same() -> None:
         passed = 2 * 5 + len(scorer.glanced[0])
         assert draw.cost == passed
         assert draw.weighting.details.get("reused", 0.0) == pytest.approx((25 - passed) / 20)
+        assert ("reused" in draw.weighting.details) == bool(reuse)
     assert torch.equal(*weights)
     without, with_it = (scorer.glanced[0].tolist() for scorer in scorers)
     assert with_it == [slot for slot in without if not 4 <= slot < 14]
@@ -169,7 +232,48 @@ def test_a_saved_engine_continues_with_what_is_known() -> None:
         assert steps(again, range(stop, 8)) == whole[stop:]
 
 
+def test_a_state_from_before_there_was_anything_to_reuse_can_be_loaded() -> None:
+    old, replay = engine(0), engine()
+    old.draw(4, Scorer(TABLE))
+    hand_on(replay, torch.arange(20))
+    replay.load_state_dict(old.state_dict())
+    scorer = Scorer(TABLE)
+    assert replay.draw(4, scorer).cost == 0
+    assert replay.draw(4, scorer).cost == 25
+
+
+def test_a_draw_says_what_its_slots_held() -> None:
+    replay = engine()
+    hand_on(replay, torch.arange(20))
+    draw = replay.draw(4, Scorer(TABLE))
+    overwrite(replay.memory, *draw.indices[:3].tolist())
+    replay.forget_passes()
+    scores = Scorer(TABLE)(draw.indices, increments=False)
+    assert scores.features is not None
+    replay.passed(draw, scores.features, scores.losses)
+    known = replay.state_dict()["passing"]["known"]
+    assert known["slots"].tolist() == draw.indices[3:].tolist()
+
+
 # Which models.
+
+
+class Noisy(nn.Embedding):
+    """As trainers of language models mark an embedding to which a hook adds noise."""
+
+    neftune_noise_alpha = 0.0
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__(3, 3)
+        self.neftune_noise_alpha = alpha
+
+
+class Depth(nn.Module):
+    """As networks for images skip a block."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
 
 
 class Attention(nn.Module):
@@ -195,9 +299,14 @@ class Attention(nn.Module):
         (nn.MultiheadAttention(4, 2, dropout=0.1), False),
         (Attention(0.0), True),
         (Attention(0.1), False),
+        (Noisy(0.0), True),
+        (Noisy(5.0), False),
+        (Depth(0.0), True),
+        (Depth(0.2), False),
+        (nn.RReLU(), False),
     ],
 )
-def test_batch_norm_and_dropout_make_training_differ(module: nn.Module, alike: bool) -> None:
+def test_batch_norm_dropout_and_noise_make_training_differ(module: nn.Module, alike: bool) -> None:
     assert alike_in_training(nn.Sequential(nn.Linear(3, 3), module)) == alike
 
 

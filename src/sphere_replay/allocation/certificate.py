@@ -21,7 +21,6 @@ Scales, temperature and agreement are those of the allocation; rounding is left 
 """
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -33,6 +32,7 @@ from sphere_replay.allocation.controls import Control
 from sphere_replay.allocation.recipe import Sphere
 from sphere_replay.allocation.result import Allocation, Certificate
 from sphere_replay.allocation.transport import LARGEST_EXPONENT
+from sphere_replay.errors import caution
 from sphere_replay.geometry import EXACT_UP_TO, ExactRows, Geometry, exact_rows
 from sphere_replay.geometry.kernels import kernel_of
 from sphere_replay.geometry.threads import in_order, slices
@@ -60,7 +60,7 @@ SEED = 20
 """The sample is fixed by the number of memories and their weights: no caller's draws move."""
 
 POOR = 0.05
-"""Total variation from which on `allocate` warns, if it chose to approximate by itself."""
+"""Total variation from which on `allocate` warns."""
 
 UNCERTIFIED = (Control.CONSENSUS, Control.MATCHED_MIR, Control.BACKING_PERMUTED)
 """Controls that match a temperature to the whole result, or shuffle it: no row tells how far."""
@@ -119,14 +119,14 @@ def _upper_limit(sampled: Tensor) -> float:
 
 
 def warn_if_poor(error: Certificate | None, size: int) -> None:
-    """Tell whoever let the library choose a geometry what to do instead."""
+    """Tell what to do instead, and where it says what the approximation has left out."""
     if error is not None and error.total_variation > POOR:
-        warnings.warn(
+        caution(
             f"replay probabilities of {size} memories are certified to "
             f"{error.total_variation:.0%} of total variation only, though the truth may be far "
             f'better. Pass geometry="exact" to allocate(), which takes time in proportion to m², '
-            f"or pool= to Replay: up to {EXACT_UP_TO} candidates are exact",
-            stacklevel=3,
+            f"or pool= to Replay: up to {EXACT_UP_TO} candidates are exact. "
+            "allocation.geometry.explained() says how kernels were applied"
         )
 
 

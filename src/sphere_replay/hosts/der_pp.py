@@ -42,11 +42,11 @@ class DarkExperienceReplay(Host):
             # Both draws come before any replay gradient: a virtual step follows the stream's alone.
             dark, labelled = self.draw(), self.redraw()
             dark_logits = self.forward(dark["x"])
-            self.passed(dark.indices, self.computed(dark_logits, dark["y"]))
+            self.passed(dark, self.computed(dark_logits, dark["y"]))
             distance = F.mse_loss(dark_logits, dark["logits"])
             self.backward(self.options.alpha * distance, len(dark))
             labelled_logits = self.forward(labelled["x"])
-            self.passed(labelled.indices, self.computed(labelled_logits, labelled["y"]))
+            self.passed(labelled, self.computed(labelled_logits, labelled["y"]))
             replayed = F.cross_entropy(labelled_logits, labelled["y"])
             self.backward(self.options.beta * replayed, len(labelled))
             wrong = mislabelled(dark) + mislabelled(labelled)

@@ -64,7 +64,7 @@ class ExperienceReplay(Host):
             gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
             torch._foreach_mul_(gradients, 1 - share)
         logits = self.forward(draw["x"])
-        self.passed(draw.indices, self.computed(logits, draw["y"]))
+        self.passed(draw, self.computed(logits, draw["y"]))
         replayed = self.replay_loss(logits, draw["y"])
         self.backward(self.options.strength * draw.scale * share * replayed, len(draw))
         return Step(loss.item(), replayed.item(), draw.scale, len(draw), mislabelled(draw))

@@ -135,6 +135,8 @@ class Host(ABC):
             parts.replay.reuses
             and parts.geometry is None
             and not parts.views.augments
+            and type(self).view is Host.view
+            and not getattr(parts.network, "autocast", False)  # scoring never is in half precision
             and alike_in_training(parts.network)
         )
         """Whether what a training pass computes is what scoring would."""
@@ -211,10 +213,10 @@ class Host(ABC):
         with torch.no_grad():
             return self._features, self.scored_loss(logits, labels)
 
-    def passed(self, slots: Tensor, computed: Computed | None) -> None:
-        """Hand on what was computed of the examples in some slots, to save them a scoring pass."""
+    def passed(self, what: Draw | Tensor, computed: Computed | None) -> None:
+        """Hand on what was computed of a draw, or of some slots, to save them a scoring pass."""
         if computed is not None:
-            self.replay.passed(slots, *computed)
+            self.replay.passed(what, *computed)
 
     def draw(self) -> Draw:
         """Memories to replay; scores them when due, reusing the stream gradient."""

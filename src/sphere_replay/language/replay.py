@@ -108,8 +108,9 @@ class LanguageReplay:
         return numbers
 
     def begin(self) -> None:
-        """A training starts: forget batches of one that was cut short."""
+        """A training starts: forget batches of one that was cut short, and another one's passes."""
         self._window = []
+        self.engine.forget_passes()
         if len(self.memory):
             self.start_task()
 
@@ -247,7 +248,7 @@ class LanguageReplay:
         features, losses = self.examples.evaluate(model, batch)
         alone = self._ranks.world == 1  # others would have to be told of it
         if alone and self.engine.reuses and alike_in_training(model):
-            self.engine.passed(draw.indices, features, losses)
+            self.engine.passed(draw, features, losses)
         return losses.sum() * factor
 
     def add_gradient(

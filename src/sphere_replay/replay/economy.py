@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sphere_replay.replay.passing import Passing
 from sphere_replay.scoring import Scores
+from sphere_replay.validation import check_counts
 
 Labels = Callable[[Tensor], Tensor | None]
 """Class numbers int64 `[m]` of the memories in the given slots `[m]`; None: they have none."""
@@ -47,11 +48,8 @@ class Economy:
     reuse: int = 32
 
     def __post_init__(self) -> None:
-        if min(self.landmarks, self.shortest, self.longest) < 1 or self.reuse < 0:
-            raise ValueError(
-                "an economical schedule has at least 1 landmark, intervals of at least 1 draw, and "
-                f"reuses features for 0 draws or more, got {self}"
-            )
+        check_counts(landmarks=self.landmarks, shortest=self.shortest, longest=self.longest)
+        check_counts(0, reuse=self.reuse)
 
 
 def economical_scores(
@@ -76,7 +74,8 @@ def economical_scores(
     parts, reused = [], others[:0]
     if known is not None:
         parts.append(Scores(torch.zeros_like(known.losses), known.losses, known.features))
-        unknown = torch.ones(len(others), dtype=torch.bool).index_fill(0, known.places, False)
+        unknown = torch.ones(len(others), dtype=torch.bool, device="cpu")
+        unknown[known.places] = False
         reused, others = others[known.places], others[unknown]
     if landmarks:
         parts.append(score(slots[chosen]))
@@ -97,5 +96,5 @@ def economical_scores(
         labels=None if labels is None else labels(slots),
         landmarks=chosen.to(losses.device),
         passes=(2 * landmarks + len(others)) / len(slots),
-        reused=len(reused) / len(slots),
+        reused=None if passing is None else len(reused) / len(slots),
     )

@@ -37,6 +37,8 @@ class Draw:
     """Whether memories were scored for it."""
     cost: int = 0
     """Examples passed forward to score them."""
+    versions: Tensor | None = None
+    """Of the slots `[b]`, where what training computes of them can be handed on."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self.fields[name]
@@ -113,15 +115,24 @@ class Engine:
         """Whether `passed` is of any use."""
         return self._passing is not None
 
-    def passed(self, slots: Tensor, features: Tensor, losses: Tensor) -> None:
-        """What a training pass computed of the memories in some slots: features and losses.
+    def passed(self, what: Draw | Tensor, features: Tensor, losses: Tensor) -> None:
+        """What a training pass computed of a draw, or of the memories in some slots.
 
-        They stand for a forward of their own at a rescoring within `Economy.reuse` draws. Slots are
-        int64 `[n]`, -1 for examples that were not admitted; features `[n, d]` and losses `[n]` are
-        those that scoring would find, as far as a training pass can: it may see other views.
+        It stands for a forward of their own at a rescoring within `Economy.reuse` draws: features
+        `[n, d]` and losses `[n]` are those that scoring would find. Slots are what `Memory.add`
+        returned, int64 `[n]`, -1 for examples that were not admitted.
         """
+        if self._passing is None:
+            return
+        if isinstance(what, Draw):
+            self._passing.note(what.indices, features, losses, what.versions)
+        else:
+            self._passing.note(what, features, losses)
+
+    def forget_passes(self) -> None:
+        """The model has become another one than passes were made by, and not by training steps."""
         if self._passing is not None:
-            self._passing.note(slots, features, losses)
+            self._passing.forget()
 
     def start_task(self) -> None:
         """The next draw rescores."""
@@ -198,7 +209,9 @@ class Engine:
             self.drawn(indices)
         mass = 1.0 if self.unit_mass else weighting.mass
         cost = weighting.cost if rescored else 0
-        return Draw(indices, mass, self.memory.take(indices), weighting.bare, rescored, cost)
+        versions = None if self._passing is None else self.memory.versions_of(indices)
+        fields = self.memory.take(indices)
+        return Draw(indices, mass, fields, weighting.bare, rescored, cost, versions)
 
     def _drawn_by(self, weighting: Weighting, count: int) -> Tensor:
         distinct = not self.replacement
@@ -225,8 +238,12 @@ class Engine:
         return {} if self._passing is None else {"passing": self._passing.state_dict()}
 
     def _load_passing(self, state: State) -> None:
-        if self._passing is not None:
+        if self._passing is None:
+            return
+        if "passing" in state:
             self._passing.load_state_dict(state["passing"])
+        else:  # saved before, or without reuse
+            self._passing.forget()
 
     @property
     def mark(self) -> int:
@@ -234,7 +251,10 @@ class Engine:
         return self._moment
 
     def changes(self, since: int) -> State:
-        """What happened after a `mark`: counters, or the whole state if memories were scored."""
+        """What happened after a `mark`: counters, or the whole state if memories were scored.
+
+        What is known of training's passes is saved whole: see `Economy.reuse`.
+        """
         if not self._loaded <= since <= self._moment:
             raise ValueError(
                 "this mark is of another replay, or older than the state that was loaded into this "

@@ -9,7 +9,6 @@ memory.add(x=x, y=y)
 """
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sphere_replay.allocation import Sphere
+from sphere_replay.errors import caution
 from sphere_replay.memory import Memory
 from sphere_replay.replay.backbone import FeatureSource, bare, forward_of, pooled
 from sphere_replay.replay.economy import Economy
@@ -164,13 +164,13 @@ class Replay:
             return self.engine.draw_uniformly(count)
         return self.engine.draw(count, self._score, self._labels)
 
-    def passed(self, slots: Tensor, features: Tensor, losses: Tensor) -> None:
+    def passed(self, what: Draw | Tensor, features: Tensor, losses: Tensor) -> None:
         """Hand on what a training pass computed anyway, for an economical schedule that reuses it.
 
-        Features and losses of the examples in some slots, one of each for every slot: of what was
-        drawn `draw.indices`, of the stream what `memory.add` returned.
+        Features and losses, one of each for every example of a draw, or for those in the slots that
+        `memory.add` has just returned.
         """
-        self.engine.passed(slots, pooled(features), losses)
+        self.engine.passed(what, pooled(features), losses)
 
     def metrics(self) -> dict[str, float | str]:
         """What replay does at the moment; `summary` reads it in one sentence."""
@@ -194,7 +194,8 @@ class Replay:
         """What happened after a `mark`: counters, or the whole state if memories were scored.
 
         With the `state_dict()` of that moment it is everything needed to continue: weights of a
-        large memory are saved once after each rescoring.
+        large memory are saved once after each rescoring. What an economical schedule knows of
+        training's passes is saved whole.
         """
         return self.engine.changes(since) | {"settings": self._settings}
 
@@ -256,10 +257,9 @@ class Replay:
         own = _norm([p.detach() for p in moved])
         if step > _LONGEST_STEP * own > 0:
             self._warned = True
-            warnings.warn(
+            caution(
                 f"the update would move the weights by {step / own:.0f} times their own length: if "
-                "a GradScaler has scaled the loss, pass it as scaler=",
-                stacklevel=6,
+                "a GradScaler has scaled the loss, pass it as scaler="
             )
 
 

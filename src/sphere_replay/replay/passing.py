@@ -10,10 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.dropout import _DropoutNd
 
 from sphere_replay.memory import Memory
 from sphere_replay.storage.trees import State
+
+_PER_DRAW = 8
+"""Batches that are kept for each draw, at most: more come where nothing is drawn yet."""
+_RATES = ("drop", "noise", "jitter")
+"""In names of numbers that make training random."""
 
 
 class Known(NamedTuple):
@@ -28,25 +32,36 @@ class Known(NamedTuple):
 
 
 def alike_in_training(model: nn.Module) -> bool:
-    """Whether a model computes the same in training as in evaluation: no batch norm, no dropout."""
+    """Whether a model computes the same in training as in evaluation: no batch norm, no dropout.
+
+    What a module does by its own `if self.training` cannot be seen.
+    """
     return not any(map(_differs, model.modules()))
 
 
 def _differs(module: nn.Module) -> bool:
-    if isinstance(module, _NormBase | _DropoutNd):
-        return isinstance(module, _NormBase) or module.p > 0
-    # Attention, recurrent layers and residual paths drop by rates of their own.
-    rates = (value for name, value in vars(module).items() if "drop" in name)
+    if isinstance(module, _NormBase | nn.RReLU):
+        return True
+    # Dropout calls its rate p; attention, recurrent layers and residual paths have names for it.
+    rates = (
+        value
+        for name, value in vars(module).items()
+        if name == "p" or any(part in name for part in _RATES)
+    )
     return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
 class _Batch(NamedTuple):
-    draws: int
-    """How many draws there had been."""
+    draws: Tensor
+    """How many draws there had been, int64 `[n]`."""
     slots: Tensor
     versions: Tensor
     features: Tensor
     losses: Tensor
+
+    def of(self, rows: Tensor) -> "_Batch":
+        """Some of the rows; what is not on the CPU stays where it is."""
+        return _Batch(*(values[rows.to(values.device)] for values in self))
 
 
 class Passing:
@@ -63,58 +78,86 @@ class Passing:
         self._draws = 0
         self._batches: list[_Batch] = []
 
-    def note(self, slots: Tensor, features: Tensor, losses: Tensor) -> None:
-        """Features `[n, d]` and losses `[n]` of the examples in these slots; -1 is in none."""
-        if features.ndim != 2 or not len(slots) == len(features) == len(losses):
+    def note(
+        self, slots: Tensor, features: Tensor, losses: Tensor, versions: Tensor | None = None
+    ) -> None:
+        """Features `[n, d]` and losses `[n]` of the examples in these slots; -1 is in none.
+
+        They are in the slots now, or were when these had the given versions.
+        """
+        whole = not (slots.is_floating_point() or slots.dtype is torch.bool)
+        right = whole and slots.ndim == losses.ndim == 1 and features.ndim == 2
+        if not right or not len(slots) == len(features) == len(losses):
             raise ValueError(
-                f"{len(slots)} slots need a row of features and a loss each, got features "
+                "slots [n] of whole numbers need a row of features [n, d] and a loss [n] each, "
+                f"with reduction='none'; got slots {list(slots.shape)} of {slots.dtype}, features "
                 f"{list(features.shape)} and losses {list(losses.shape)}"
             )
-        slots, features, losses = slots.cpu(), features.detach(), losses.detach()
-        stored = (slots >= 0).nonzero()[:, 0]
-        if len(stored) < len(slots):
-            slots = slots[stored]
-            features = features.index_select(0, stored.to(features.device))
-            losses = losses.index_select(0, stored.to(losses.device))
-        versions = self._memory.versions_of(slots)
-        self._batches.append(_Batch(self._draws, slots, versions, features, losses))
+        if len(slots) == 0:
+            return
+        if self._batches and self._batches[-1].features.shape[1] != features.shape[1]:
+            self.forget()  # another model's
+        # Copies: a caller may go on writing, and a view would hold on to all that it is of.
+        slots = slots.to("cpu", torch.int64, copy=True)
+        if versions is None:
+            versions = self._memory.versions_of(slots.clamp(min=0))
+        draws = torch.full_like(slots, self._draws)
+        features, losses = features.detach().clone(), losses.detach().clone()
+        self._batches.append(_Batch(draws, slots, versions, features, losses))
+        del self._batches[: -_PER_DRAW * self._longest]
 
     def count(self) -> None:
         """A draw was made."""
         self._draws += 1
-        self._batches = [
-            batch for batch in self._batches if batch.draws > self._draws - self._longest
-        ]
+        while self._batches and self._batches[0].draws[0] <= self._draws - self._longest:
+            del self._batches[0]
+
+    def forget(self) -> None:
+        """The model is another one."""
+        self._batches = []
 
     def known(self, slots: Tensor) -> Known | None:
         """The latest of what is known of the memories in these slots `[m]`; None: nothing is."""
-        if not self._batches:
+        latest = self._latest()
+        if latest is None:
             return None
-        device = self._batches[-1].features.device
-        noted = torch.cat([batch.slots for batch in self._batches])
-        versions = torch.cat([batch.versions for batch in self._batches])
-        features = torch.cat([batch.features.to(device) for batch in self._batches])
-        losses = torch.cat([batch.losses.to(device) for batch in self._batches])
-        # What is not finite is left to a pass of its own, which says so.
-        sound = (features.isfinite().all(dim=1) & losses.isfinite()).cpu()
-        rows = (sound & ~self._memory.changed(versions, noted)).nonzero()[:, 0]
-        latest = torch.full((self._memory.capacity,), -1, device="cpu")
-        latest.scatter_reduce_(0, noted[rows], rows, "amax")
-        found = latest[slots.cpu()]
-        places = (found >= 0).nonzero()[:, 0]
+        slots = slots.cpu()
+        rows = torch.searchsorted(latest.slots, slots).clamp_(max=len(latest.slots) - 1)
+        places = (latest.slots[rows] == slots).nonzero()[:, 0]
         if len(places) == 0:
             return None
-        chosen = found[places].to(device)
-        return Known(places, features[chosen], losses[chosen])
+        found = latest.of(rows[places])
+        return Known(places, found.features, found.losses)
+
+    def _latest(self) -> _Batch | None:
+        """What is known of each slot, by slots; None: of none."""
+        if not self._batches:
+            return None
+        newest, columns = self._batches[-1], zip(*self._batches, strict=True)
+        rows = _Batch(
+            *(
+                torch.cat([part.to(like.device) for part in parts])
+                for like, parts in zip(newest, columns, strict=True)
+            )
+        )
+        # What is not finite is left to a pass of its own, which says so.
+        sound = rows.features.isfinite().all(dim=1) & rows.losses.isfinite()
+        held = (rows.slots >= 0) & sound.to(rows.slots.device)
+        held &= ~self._memory.changed(rows.versions, rows.slots.clamp(min=0))
+        slots, order = rows.slots.masked_fill(~held, -1).sort(stable=True)
+        last = (slots >= 0).index_fill_(0, (slots.diff() == 0).nonzero()[:, 0], False)
+        return rows.of(order[last]) if last.any() else None
 
     def state_dict(self) -> State:
         """All that is known."""
-        return {
-            "draws": self._draws,
-            "batches": [batch._asdict() for batch in self._batches],
-        }
+        latest = self._latest()
+        return {"draws": self._draws, "known": None if latest is None else latest._asdict()}
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken, on the memory of that moment."""
         self._draws = state["draws"]
-        self._batches = [_Batch(**batch) for batch in state["batches"]]
+        self.forget()
+        if state["known"] is not None:
+            known = _Batch(**state["known"])
+            for draws in sorted(set(known.draws.tolist())):
+                self._batches.append(known.of((known.draws == draws).nonzero()[:, 0]))

@@ -167,7 +167,7 @@ class ScheduledSettings(ReplaySettings):
     longest: int = Economy.longest
     """Replays between economical rescorings at most, or `every` if that is more."""
     reuse: int = Economy.reuse
-    """Replays for which features that training computed do for economical rescorings; 0: none."""
+    """Replays for which what training computed does for an economical rescoring; 0: none."""
 
     @property
     def drawn_from(self) -> dict[str, int]:

@@ -43,7 +43,7 @@ class Weigher:
         details = dict(weighting.details)
         if len(known := scores.known_increments):
             details |= increment_quantiles(known)
-        if scores.reused:
+        if scores.reused is not None:
             details["reused"] = scores.reused
         self._running_scale = weighting.running_scale
         allocation = weighting.allocation

@@ -55,8 +55,9 @@ class Scores:
     """How features lay when they were last looked at; it saves time where most are the same."""
     passes: float = 2
     """Forward passes that an example took, on average."""
-    reused: float = 0
-    """Share of the examples that were not passed at all: training had just done it."""
+    reused: float | None = None
+    """Share of the examples that were not passed at all, for training had just done it; None where
+    that does not happen."""
 
     def __len__(self) -> int:
         return len(self.losses)

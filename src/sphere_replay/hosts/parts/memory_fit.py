@@ -105,8 +105,9 @@ class MemoryFit(Host):
         return Step(sum(losses) / len(losses))
 
     def end_task(self, *, last: bool) -> None:
-        """The fit is over."""
+        """The fit is over, and the network not the one that training passed examples through."""
         self._fitting = None
+        self.replay.forget_passes()
 
     @abstractmethod
     def _epoch(self, step: int) -> list[float]:
