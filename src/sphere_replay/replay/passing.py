@@ -100,7 +100,7 @@ class Passing:
         # Copies: a caller may go on writing, and a view would hold on to all that it is of.
         slots = slots.to("cpu", torch.int64, copy=True)
         if versions is None:
-            versions = self._memory.versions_of(slots.clamp(min=0))
+            versions = self._memory.versions_of(slots)
         draws = torch.full_like(slots, self._draws)
         features, losses = features.detach().clone(), losses.detach().clone()
         self._batches.append(_Batch(draws, slots, versions, features, losses))
@@ -140,13 +140,13 @@ class Passing:
                 for like, parts in zip(newest, columns, strict=True)
             )
         )
-        # What is not finite is left to a pass of its own, which says so.
-        sound = rows.features.isfinite().all(dim=1) & rows.losses.isfinite()
-        held = (rows.slots >= 0) & sound.to(rows.slots.device)
-        held &= ~self._memory.changed(rows.versions, rows.slots.clamp(min=0))
-        slots, order = rows.slots.masked_fill(~held, -1).sort(stable=True)
+        gone = self._memory.changed(rows.versions, rows.slots)
+        slots, order = rows.slots.masked_fill(gone, -1).sort(stable=True)
         last = (slots >= 0).index_fill_(0, (slots.diff() == 0).nonzero()[:, 0], False)
-        return rows.of(order[last]) if last.any() else None
+        latest = rows.of(order[last])
+        # What is not finite is left to a pass of its own, which says so.
+        sound = latest.features.isfinite().all(dim=1) & latest.losses.isfinite()
+        return latest.of(sound.nonzero()[:, 0]) if sound.any() else None
 
     def state_dict(self) -> State:
         """All that is known."""
