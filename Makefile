@@ -3,11 +3,11 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS := vision,instruct,coding,large,lightning,dev
+EXTRAS := vision,instruct,coding,large,ray,lightning,dev
 AVALANCHE := .venv-avalanche
 DEEPSPEED := .venv-deepspeed
 
-.PHONY: demo test tests test-avalanche test-deepspeed test-ray lint style types fuzz soak bench docs report tables pictures browser clean
+.PHONY: demo test tests test-avalanche test-deepspeed lint style types fuzz soak bench docs report tables pictures browser clean
 
 demo: $(VENV)/.ready  ## One isolated spike, one coherent region: who is replayed?
 	$(BIN)/sphere demo --out demo
@@ -18,10 +18,6 @@ test: style  ## Everything CI checks; mypy beside the tests, which leave a core 
 tests: $(VENV)/.ready
 	# Small tensors: processes help, threads would only wait for each other.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
-
-test-ray: $(VENV)/.ready  ## Sweeps on a cluster of two nodes, one of which is killed; installs Ray.
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[ray]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/runs/test_cluster.py
 
 test-avalanche:  ## The plugin in real strategies of Avalanche, which has an environment of its own.
 	@if $(MAKE) --no-print-directory $(AVALANCHE)/.ready; then \

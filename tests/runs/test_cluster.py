@@ -44,7 +44,7 @@ replay_batch = 2
 method = "halting"
 host = "halting"
 """
-WITHOUT_RAY = "no Ray here: `make test-ray` installs and tests it"
+WITHOUT_RAY = "the extra `ray` is not installed"
 STEPS = 550
 """A few more where tasks do not end with a whole batch."""
 DEADLINE = 120.0
