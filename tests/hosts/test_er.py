@@ -95,7 +95,7 @@ def test_the_joint_form_scores_along_the_whole_stream_gradient(strength: float) 
 
 
 def test_economy_changes_scoring_and_not_what_a_step_is() -> None:
-    host = ExperienceReplay(parts("sphere", economy=Economy(landmarks=4, longest=1)))
+    host = ExperienceReplay(parts("sphere", economy=Economy(landmarks=4, longest=1, steady=0)))
 
     def losses(network: nn.Module, view: View, batch: Batch, *drawn: Draw) -> list[Tensor]:
         stream = F.cross_entropy(network(view(batch.images)), batch.labels)

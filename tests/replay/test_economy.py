@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from replay.scripted import Scorer, Scripted, filled, generator, scorings
+from replay.scripted import Scorer, Scripted, filled, generator, overwrite, scorings
 from sphere_replay.allocation import Control, Sphere
 from sphere_replay.errors import ConfigError
 from sphere_replay.geometry import build_geometry
@@ -23,6 +23,7 @@ from sphere_replay.replay import (
 )
 from sphere_replay.replay.economy import economical_scores
 from sphere_replay.replay.landmarks import carried_increments
+from sphere_replay.replay.weighing import drift
 from sphere_replay.scoring import Scores
 
 TABLE = torch.linspace(-1.5, 1.5, 64).sin()
@@ -32,8 +33,8 @@ ECONOMICAL = ScheduledSettings(
 )
 
 
-def engine(size: int = 20, every: int = 1, **economy: int) -> Engine:
-    numbers = {"landmarks": 5, "shortest": every, "longest": every} | economy
+def engine(size: int = 20, every: int = 1, **economy: Any) -> Engine:
+    numbers = {"landmarks": 5, "shortest": every, "longest": every, "steady": 0.0} | economy
     return Engine(
         filled(size),
         SphereSelection(RECIPE),
@@ -226,6 +227,56 @@ def test_intervals_double_up_to_the_longest(every: int, longest: int, expected: 
     assert scorings(engine(every=every, longest=longest), Scorer(TABLE), 18) == expected
 
 
+@pytest.mark.parametrize(
+    ("steady", "expected"),
+    [(0.0, [0, 1, 3, 5, 7, 9, 11]), (0.1, [0, 1, 3, 7, 15, 31, 47])],
+)
+def test_where_hardly_anything_is_news_intervals_go_on_doubling(
+    steady: float, expected: list[int]
+) -> None:
+    replay = engine(landmarks=20, longest=2, steady=steady)
+    assert scorings(replay, Scorer(TABLE), 13 if steady == 0 else 48) == expected
+
+
+def test_what_is_news_shortens_them_again() -> None:
+    replay, scorer = engine(landmarks=20, longest=2, steady=0.1), Scorer(TABLE)
+    assert scorings(replay, scorer, 31) == [0, 1, 3, 7, 15]
+    scorer.increments = TABLE.flip(0)
+    assert scorings(replay, scorer, 7) == [0, 2, 6]  # the second finds nothing new
+
+
+def test_drift_is_what_is_drawn_otherwise_of_all_that_is_not_drawn_uniformly() -> None:
+    uniform, one = torch.full((4,), 0.25), torch.tensor([0.7, 0.1, 0.1, 0.1])
+    assert drift(one, one) == drift(uniform, uniform) == 0
+    assert drift(uniform, one) == drift(one, uniform) == 1
+    assert drift(one.flip(0), one) == 1
+    halfway = (uniform + one) / 2
+    assert drift(halfway, one) == pytest.approx(0.5)
+
+
+def test_drift_is_that_of_the_probabilities_in_use() -> None:
+    replay = engine(landmarks=20, steady=0.0)
+    first = replay.draw(2, Scorer(TABLE)).weighting
+    assert first is not None
+    assert "drift" not in first.details
+    overwrite(replay.memory, 3, 8)
+    used = first.weights.clone()
+    used[[3, 8]] = first.mass / 20
+    second = replay.draw(2, Scorer(TABLE.flip(0))).weighting
+    assert second is not None
+    expected = drift(used / used.sum(), second.weights / second.weights.sum())
+    assert second.details["drift"] == pytest.approx(expected)
+    assert 0.5 < expected <= 1
+
+
+def test_a_pool_has_others_at_every_rescoring_and_no_drift() -> None:
+    replay = Engine(filled(20), SphereSelection(RECIPE), generator=generator(), every=1, pool=8)
+    for _ in range(2):
+        weighting = replay.draw(2, Scorer(TABLE)).weighting
+        assert weighting is not None
+        assert "drift" not in weighting.details
+
+
 @pytest.mark.parametrize(("every", "first"), [(1, 1), (2, 2), (16, 3)])
 def test_the_first_interval_is_the_shortest_or_what_is_asked_for(every: int, first: int) -> None:
     replay = engine(every=every, shortest=3, longest=8)
@@ -248,7 +299,11 @@ def test_the_memory_may_grow_and_hold_fewer_than_there_are_landmarks() -> None:
     memory = Memory(64, Scripted())
     memory.add(x=torch.arange(2))
     replay = Engine(
-        memory, SphereSelection(RECIPE), generator=generator(), every=1, economy=Economy(8, 1, 1)
+        memory,
+        SphereSelection(RECIPE),
+        generator=generator(),
+        every=1,
+        economy=Economy(8, 1, 1, steady=0),
     )
     scorer = Scorer(TABLE)
     for size in (2, 5, 9, 33):
@@ -268,6 +323,7 @@ def test_the_memory_may_grow_and_hold_fewer_than_there_are_landmarks() -> None:
         ({"landmarks": 0}, "landmarks must be a whole number of at least 1, got 0"),
         ({"shortest": 0}, "shortest must be a whole number of at least 1"),
         ({"longest": 1.5}, "longest must be a whole number of at least 1, got 1.5"),
+        ({"steady": 1.5}, r"steady must lie in \[0, 1\], got 1.5"),
         ({"reuse": -1}, "reuse must be a whole number of at least 0, got -1"),
     ],
 )

@@ -522,6 +522,10 @@ def test_metrics_end_in_a_sentence() -> None:
     assert metrics["neighbors"] == median(weighting.allocation.effective_neighbors)
     assert metrics["share_scored"] == 0.5
     assert float(metrics["seconds"]) > 0
+    assert "drift" not in metrics
+    for _ in range(4):
+        replay.draw(4)
+    assert 0 < float(replay.metrics()["drift"]) <= 1
     assert str(metrics["summary"]).startswith("ESS ")
     uniform = Replay(remembered(), select="uniform", model=model, generator=generator(2))
     assert uniform.metrics()["summary"] == "uniform replay: every memory alike, nothing is scored"
@@ -544,6 +548,9 @@ def test_the_sentence_says_what_matters(
     share: float, mass: float, neighbors: float | None, sentence: str
 ) -> None:
     assert reading(share, mass, neighbors, 500) == sentence
+    assert reading(share, mass, neighbors, 500, error=0.04) == sentence
+    poor = "; kernels are approximate, and up to 30% of the draws may be others"
+    assert reading(share, mass, neighbors, 500, error=0.3) == sentence + poor
 
 
 def test_a_selection_of_ones_own_is_known_by_its_class() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sphere_replay.replay.passing import Passing
 from sphere_replay.scoring import Scores
-from sphere_replay.validation import check_counts
+from sphere_replay.validation import check_counts, check_fraction
 
 Labels = Callable[[Tensor], Tensor | None]
 """Class numbers int64 `[m]` of the memories in the given slots `[m]`; None: they have none."""
@@ -38,6 +38,8 @@ class Economy:
         shortest: Draws between a task's first two rescorings, if `every` is no less.
         longest: Draws between two rescorings at most, or `every` if that is more: up to it
             intervals double.
+        steady: Share of what the weights say that may be news at a rescoring for intervals to go on
+            doubling, up to eight times as many draws. 0: they never do.
         reuse: Draws for which features and losses that training computed stand for those of a
             forward, where somebody hands them on: see `Engine.passed`. 0: never.
     """
@@ -46,10 +48,12 @@ class Economy:
     shortest: int = 4
     longest: int = 32
     reuse: int = 32
+    steady: float = 0.4
 
     def __post_init__(self) -> None:
         check_counts(landmarks=self.landmarks, shortest=self.shortest, longest=self.longest)
         check_counts(0, reuse=self.reuse)
+        check_fraction(steady=self.steady)
 
 
 def economical_scores(

@@ -82,7 +82,7 @@ class Engine:
             self.schedule = Schedule(every, pool)
         else:
             shortest, longest = min(every, economy.shortest), max(every, economy.longest)
-            self.schedule = Schedule(shortest, pool, longest)
+            self.schedule = Schedule(shortest, pool, longest, economy.steady)
         self.weigher = Weigher(selection, generator)
         self.replacement = replacement
         self.unit_mass = unit_mass
@@ -187,11 +187,19 @@ class Engine:
     def _rescore(self, score: Scorer, labels: Labels | None) -> None:
         start = perf_counter()
         slots = self.schedule.candidates(self.memory, self._generator)
-        self.weigher.weigh(len(slots), lambda: self._scores(slots, score, labels))
-        self.schedule.weighed(slots, self.memory)
+        weighting = self.weigher.weigh(
+            len(slots), lambda: self._scores(slots, score, labels), self._in_use()
+        )
+        self.schedule.weighed(slots, self.memory, weighting.details.get("drift"))
         self._moment += 1
         self._scored = self._moment
         self.seconds += perf_counter() - start
+
+    def _in_use(self) -> Tensor | None:
+        """What all memories are drawn by; None if a pool is, for the next one has others."""
+        if self.weighting is None or not self.schedule.whole(self.memory):
+            return None
+        return as_probabilities(self.schedule.current(self.memory, self.weighting)[1])
 
     def _scores(self, slots: Tensor, score: Scorer, labels: Labels | None) -> Scores:
         if self._economy is None:

@@ -1,10 +1,13 @@
 """What replay does at the moment, as numbers and as a sentence that a person can act on."""
 
+from sphere_replay.allocation.certificate import POOR
 from sphere_replay.numeric import median
 from sphere_replay.replay.engine import Engine
 
 NEARLY_UNIFORM, NARROW = 0.9, 0.1
 """Shares of the candidates: an effective sample size above the one, or below the other, is said."""
+_TOLD = ("drift", "error")
+"""What the log says of a rescoring, and metrics too."""
 WIDE = 0.5
 """A neighbourhood of more than this share of the candidates is none."""
 
@@ -12,9 +15,9 @@ WIDE = 0.5
 def metrics_of(engine: Engine) -> dict[str, float | str]:
     """`memory`, `mass`, `ess`, `neighbors` (median N_eff), `share_scored`, `seconds`, `summary`.
 
-    `error` is the certificate of approximate weights. Numbers that a selection does not have are
-    left out: uniform replay scores nothing, and after a resumption N_eff is known from the next
-    rescoring on.
+    `drift` is how much of what the latest weights say was news, see `weighing.drift`; `error` is
+    the certificate of approximate weights. Numbers that a selection does not have are left out:
+    uniform replay scores nothing, and after a resumption N_eff is known from the next rescoring on.
     """
     size = len(engine.memory)
     values: dict[str, float | str] = {"memory": float(size), "seconds": engine.seconds}
@@ -37,15 +40,17 @@ def metrics_of(engine: Engine) -> dict[str, float | str]:
     if weighting.allocation is not None:
         neighbors = median(weighting.allocation.effective_neighbors)
         values["neighbors"] = neighbors
-    if "error" in weighting.details:
-        values["error"] = weighting.details["error"]
+    values |= {name: weighting.details[name] for name in _TOLD if name in weighting.details}
     scored = len(weighting.weights)
     applied = 1.0 if engine.unit_mass else mass
-    return values | {"summary": reading(ess / scored, applied, neighbors, scored)}
+    error = weighting.details.get("error", 0.0)
+    return values | {"summary": reading(ess / scored, applied, neighbors, scored, error)}
 
 
-def reading(share: float, mass: float, neighbors: float | None, scored: int) -> str:
-    """The sentence: how far replay is from uniform, at what strength, and how local it is."""
+def reading(
+    share: float, mass: float, neighbors: float | None, scored: int, error: float = 0.0
+) -> str:
+    """The sentence: how far replay is from uniform, how strong, how local and how exact it is."""
     sentence = f"ESS {100 * share:.0f}% of the candidates: "
     if share > NEARLY_UNIFORM:
         sentence += "replay is nearly uniform"
@@ -60,4 +65,6 @@ def reading(share: float, mass: float, neighbors: float | None, scored: int) -> 
             f"; a neighbourhood holds {neighbors:.0f} of {scored} memories, so neighbours are "
             "nearly everybody"
         )
+    if error > POOR:
+        sentence += f"; kernels are approximate, and up to {error:.0%} of the draws may be others"
     return sentence

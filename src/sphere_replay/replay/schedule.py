@@ -14,6 +14,9 @@ from sphere_replay.memory.memory import Mark
 from sphere_replay.replay.selections import Weighting
 from sphere_replay.storage.trees import State
 
+STRETCH = 8
+"""Times the longest interval, where hardly anything changes."""
+
 
 class Schedule:
     """Counts draws, and keeps which slots were scored in which version.
@@ -24,9 +27,17 @@ class Schedule:
             the whole memory.
         longest: Let intervals double from one rescoring of a task to the next, up to this many
             draws; None keeps them at `every`.
+        steady: Let them go on doubling, up to `STRETCH` times as many, while a smaller share of
+            what the weights say was news at a rescoring.
     """
 
-    def __init__(self, every: int, pool: int | None = None, longest: int | None = None) -> None:
+    def __init__(
+        self,
+        every: int,
+        pool: int | None = None,
+        longest: int | None = None,
+        steady: float = 0.0,
+    ) -> None:
         if every < 1:
             raise ValueError(f"every counts draws between rescorings: at least 1, got {every}")
         if pool is not None and pool < 1:
@@ -34,6 +45,7 @@ class Schedule:
         self.every = every
         self.pool = pool
         self.longest = longest
+        self.steady = steady
         self.scorings = 0
         """How many rescorings there have been."""
         self._interval = every
@@ -72,8 +84,10 @@ class Schedule:
             return torch.arange(size, device="cpu")
         return draw_distinct(size, self.pool, generator)
 
-    def weighed(self, slots: Tensor, memory: Memory) -> None:
+    def weighed(self, slots: Tensor, memory: Memory, drift: float | None = None) -> None:
         """These candidates have weights from now on; counting starts again.
+
+        `drift` is how much of what they say is news, if that is known.
 
         Not before: if scoring fails, the weights that there are go with the slots that they are of,
         and the next draw rescores.
@@ -84,7 +98,9 @@ class Schedule:
         if self._asked or self.longest is None:
             self._interval = self.every
         else:
-            self._interval = max(self.every, min(2 * self._interval, self.longest))
+            still = drift is not None and drift < self.steady
+            most = self.longest * (STRETCH if still else 1)
+            self._interval = max(self.every, min(2 * self._interval, most))
         self._draws_since = 0
         self._asked = False
         self.scorings += 1

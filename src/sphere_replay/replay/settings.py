@@ -29,7 +29,7 @@ else:
     Select = str  # what parsers of command lines read it as
 
 SCHEDULES = ("published", "economical")
-ECONOMICAL = ("schedule", "landmarks", "shortest", "longest", "reuse")
+ECONOMICAL = ("schedule", "landmarks", "shortest", "longest", "reuse", "steady")
 """Settings of the economical schedule."""
 
 LARGEST_MEMORY = 10**8
@@ -168,6 +168,8 @@ class ScheduledSettings(ReplaySettings):
     """Replays between economical rescorings at most, or `every` if that is more."""
     reuse: int = Economy.reuse
     """Replays for which what training computed does for an economical rescoring; 0: none."""
+    steady: float = Economy.steady
+    """Share of the weights that may be news where economical rescorings become rarer still."""
 
     @property
     def drawn_from(self) -> dict[str, int]:
@@ -196,7 +198,7 @@ class ScheduledSettings(ReplaySettings):
         return None if self.schedule == "published" else self._as_economy()
 
     def _as_economy(self) -> Economy:
-        return Economy(self.landmarks, self.shortest, self.longest, self.reuse)
+        return Economy(self.landmarks, self.shortest, self.longest, self.reuse, self.steady)
 
     @property
     def idle(self) -> tuple[str, ...]:

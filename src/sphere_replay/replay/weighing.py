@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sphere_replay.errors import ConfigError
 from sphere_replay.geometry import Kept, kept_of
-from sphere_replay.numeric import accumulation_dtype, percentile
+from sphere_replay.numeric import accumulation_dtype, as_probabilities, percentile
 from sphere_replay.replay.selections import Selection, Weighting
 from sphere_replay.scoring import Scores
 from sphere_replay.storage.trees import State
@@ -29,8 +29,13 @@ class Weigher:
         self._running_scale: float | None = None
         self._grouping: Kept | None = None
 
-    def weigh(self, count: int, score: Callable[[], Scores]) -> Weighting:
-        """Weights of that many candidates; they are scored only if the selection needs it."""
+    def weigh(
+        self, count: int, score: Callable[[], Scores], in_use: Tensor | None = None
+    ) -> Weighting:
+        """Weights of that many candidates; they are scored only if the selection needs it.
+
+        `in_use` `[count]` are the probabilities that these are to replace.
+        """
         if not self.selection.needs_scores:
             precision = accumulation_dtype(torch.device("cpu"))
             self.latest = Weighting(torch.full((count,), 1 / count, dtype=precision))
@@ -43,6 +48,8 @@ class Weigher:
         details = dict(weighting.details)
         if len(known := scores.known_increments):
             details |= increment_quantiles(known)
+        if in_use is not None:
+            details["drift"] = drift(in_use, as_probabilities(weighting.weights.to(in_use)))
         if scores.reused is not None:
             details["reused"] = scores.reused
         self._running_scale = weighting.running_scale
@@ -98,6 +105,17 @@ def _check(weighting: Weighting, count: int, name: str) -> None:
             f"selection {name}: weights must sum to their mass, which memories that were not "
             f"scored have their share of; the sum is {total:g}, the mass {mass:g}"
         )
+
+
+def drift(used: Tensor, fresh: Tensor) -> float:
+    """How much of what weights say is news, from 0 to 1: who is drawn otherwise, in [m].
+
+    The total variation between the probabilities in use and the fresh ones, over that between these
+    and uniform ones, if that is larger.
+    """
+    moved = float((fresh - used).abs().sum())
+    said = float((fresh - 1 / len(fresh)).abs().sum())
+    return moved / max(moved, said) if moved > 0 else 0.0
 
 
 def increment_quantiles(increments: Tensor) -> dict[str, float]:
