@@ -223,10 +223,12 @@ class Engine:
 
     def _drawn_by(self, weighting: Weighting, count: int) -> Tensor:
         distinct = not self.replacement
-        if len(weighting.weights) > LARGE and self.schedule.whole(self.memory):
+        if len(weighting.weights) > LARGE:
             urn = self.schedule.urn(self.memory, weighting)
             count = min(count, len(urn)) if distinct else count
-            return urn.draw(count, distinct=distinct, generator=self._generator)
+            return self.schedule.drawn(
+                urn.draw(count, distinct=distinct, generator=self._generator)
+            )
         slots, weights = self.schedule.current(self.memory, weighting)
         scheme = Scheme.REPLACEMENT
         if distinct:

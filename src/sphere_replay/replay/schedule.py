@@ -56,6 +56,8 @@ class Schedule:
         """Whether the slots are simply the first ones, in order."""
         self._versions = torch.empty(0, dtype=torch.int64, device="cpu")
         self._urn: Urn | None = None
+        self._ordered: tuple[Tensor, ...] | None = None
+        """Slots of a pool that is in the urn, ascending, and which candidates they are."""
         self._looked = Mark(0, 0)
         """When the urn was last renewed."""
 
@@ -121,18 +123,33 @@ class Schedule:
         return self._all and (self.pool is None or len(memory) <= self.pool)
 
     def urn(self, memory: Memory, weighting: Weighting) -> Urn:
-        """What `current` says of a `whole` memory, kept between draws: few slots are renewed."""
-        if self._urn is None:
-            self._urn = Urn(self.current(memory, weighting)[1], memory.capacity)
-        elif len(slots := memory.written(self._looked)):
+        """The weights of `current`, kept between draws: few of them are renewed."""
+        whole = self.whole(memory)
+        if self._urn is None or whole == (self._ordered is not None):
+            self._urn = Urn(self.current(memory, weighting)[1], memory.capacity if whole else None)
+            self._ordered = None if whole else tuple(self._slots.sort())
+        elif len(places := self._candidates_among(memory.written(self._looked))):
             weights = weighting.weights.cpu()
-            renewed = weights.new_full((len(slots),), weighting.mass / len(weights))
-            known = slots[slots < len(weights)]
-            kept = ~memory.changed(self._versions[known], known)
-            renewed[: len(known)][kept] = weights[known[kept]]
-            self._urn.put(slots, renewed)
+            renewed = weights.new_full((len(places),), weighting.mass / len(weights))
+            kept = places < len(weights)
+            known = places[kept]
+            kept[kept.clone()] = ~memory.changed(self._versions[known], self._slots[known])
+            renewed[kept] = weights[places[kept]]
+            self._urn.put(places, renewed)
         self._looked = memory.mark
         return self._urn
+
+    def drawn(self, places: Tensor) -> Tensor:
+        """The slots of what was drawn from the urn."""
+        return places if self._ordered is None else self._slots[places]
+
+    def _candidates_among(self, slots: Tensor) -> Tensor:
+        """The places in the urn of those of these slots that have one."""
+        if self._ordered is None:
+            return slots
+        ordered, order = self._ordered
+        at = torch.searchsorted(ordered, slots).clamp_(max=len(ordered) - 1)
+        return order[at[ordered[at] == slots]]
 
     def scored_share(self, memory: Memory) -> float:
         """How much of the memory still holds what was scored."""
