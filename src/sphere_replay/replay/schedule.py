@@ -131,9 +131,9 @@ class Schedule:
         elif len(places := self._candidates_among(memory.written(self._looked))):
             weights = weighting.weights.cpu()
             renewed = weights.new_full((len(places),), weighting.mass / len(weights))
-            kept = places < len(weights)
-            known = places[kept]
-            kept[kept.clone()] = ~memory.changed(self._versions[known], self._slots[known])
+            scored = (places < len(weights)).nonzero()[:, 0]
+            known = places[scored]
+            kept = scored[~memory.changed(self._versions[known], self._slots[known])]
             renewed[kept] = weights[places[kept]]
             self._urn.put(places, renewed)
         self._looked = memory.mark
