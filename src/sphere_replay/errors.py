@@ -4,10 +4,7 @@ import difflib
 import sys
 import warnings
 from collections.abc import Iterable
-from pathlib import Path
 from types import FrameType
-
-_PACKAGE = str(Path(__file__).parent)
 
 
 class UserError(Exception):
@@ -53,6 +50,6 @@ def caution(message: str) -> None:
     """A warning of the line that called the package, however deep inside it is noticed."""
     frame: FrameType | None = sys._getframe()
     level = 1
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}."):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level)

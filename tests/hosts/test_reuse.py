@@ -22,14 +22,14 @@ def host(name: str, *, norm: bool = False, **settings: Any) -> Host:
     return HOSTS[name](given)
 
 
-def overheard(learner: Host) -> list[tuple[Tensor, Tensor, Tensor]]:
+def overheard(learner: Host) -> list[tuple[Draw | Tensor, Tensor, Tensor]]:
     """What reaches the engine."""
-    heard: list[tuple[Tensor, Tensor, Tensor]] = []
+    heard: list[tuple[Draw | Tensor, Tensor, Tensor]] = []
     engine = listening(learner)
     plain = engine.passed
 
     def passed(what: Draw | Tensor, features: Tensor, losses: Tensor) -> None:
-        heard.append((what.indices if isinstance(what, Draw) else what, features, losses))
+        heard.append((what, features, losses))
         plain(what, features, losses)
 
     engine.passed = passed  # type: ignore[method-assign]  # it only listens
@@ -51,8 +51,8 @@ def test_what_is_handed_on_is_what_scoring_would_have_found(name: str) -> None:
         *replayed, streamed = heard
         given = [(streamed, batch.images, batch.labels)]
         for draw, told in zip(listening(learner).draws[draws:], replayed, strict=True):
-            assert torch.equal(draw.indices, told[0])
-            given.append((told, held[told[0]], labels[told[0]]))
+            assert told[0] is draw  # which knows what its slots held
+            given.append((told, held[draw.indices], labels[draw.indices]))
         for (_, features, losses), images, wanted in given:
             views = learner.parts.views.prepare(images)
             found, logits = before.forward_features(views)  # type: ignore[operator]  # our own

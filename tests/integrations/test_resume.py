@@ -10,7 +10,12 @@ from transformers import Trainer
 
 from integrations.training import KINDS, history, same_weights, trainer, weights
 from language import tiny
-from sphere_replay.integrations.transformers import ReplayArguments, SphereCallback
+from sphere_replay.errors import DataError
+from sphere_replay.integrations.transformers import (
+    ReplayArguments,
+    SphereCallback,
+    bookkeeping,
+)
 from states import spelled
 
 SAVING: dict[str, Any] = {"save_strategy": "steps", "save_steps": 5, "max_steps": 11}
@@ -96,6 +101,22 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (folder / "replay.json").unlink()
     with pytest.raises(ValueError, match=r"holds no replay state.* allow_plain_checkpoint=True"):
         resume()
+
+
+@pytest.mark.parametrize("schedule", ["published", "economical"])
+def test_settings_that_mean_nothing_may_be_younger_than_a_checkpoint(
+    tmp_path: Path, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ReplayArguments(schedule=schedule)
+    before = {k: v for k, v in bookkeeping._spelled(arguments).items() if k != "steady"}
+    with monkeypatch.context() as patch:
+        patch.setattr(bookkeeping, "_spelled", lambda _: before)
+        bookkeeping.save_state(tmp_path, {"draws": 3}, arguments)
+    if schedule == "published":
+        assert bookkeeping.load_state(tmp_path, arguments) == {"draws": 3}
+    else:
+        with pytest.raises(DataError, match=r"steady: saved None, now 0\.4"):
+            bookkeeping.load_state(tmp_path, arguments)
 
 
 def test_replay_may_begin_at_a_plain_checkpoint(tmp_path: Path) -> None:

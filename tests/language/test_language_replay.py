@@ -312,3 +312,13 @@ def test_what_replay_passed_is_not_passed_again_unless_dropout_drew(
         assert second == size + 4
     else:
         assert size + 4 - 6 <= second < size + 4  # some that were replayed may be landmarks
+
+
+@BOTH
+def test_another_training_may_be_of_another_model(both: bool) -> None:
+    replay = filled(both, schedule="economical", landmarks=4, shortest=1, longest=1)
+    model = model_with_gradient(both, dropout=0.0)
+    replay.add_gradient(model, replay.draw(model, 6))
+    assert len(replay.engine.state_dict()["passing"]["known"]["slots"]) == 6
+    replay.begin()
+    assert replay.engine.state_dict()["passing"]["known"] is None

@@ -269,12 +269,28 @@ def test_drift_is_that_of_the_probabilities_in_use() -> None:
     assert 0.5 < expected <= 1
 
 
+def test_a_memory_that_was_loaded_may_be_smaller() -> None:
+    replay = engine(every=4)
+    replay.draw(2, Scorer(TABLE))
+    replay.memory.load_state_dict(filled(7).state_dict())
+    replay.start_task()
+    weighting = replay.draw(2, Scorer(TABLE)).weighting
+    assert weighting is not None
+    assert len(weighting.weights) == 7
+    assert "drift" not in weighting.details
+
+
 def test_a_pool_has_others_at_every_rescoring_and_no_drift() -> None:
     replay = Engine(filled(20), SphereSelection(RECIPE), generator=generator(), every=1, pool=8)
     for _ in range(2):
         weighting = replay.draw(2, Scorer(TABLE)).weighting
         assert weighting is not None
         assert "drift" not in weighting.details
+    replay = Engine(filled(6), SphereSelection(RECIPE), generator=generator(), every=1, pool=8)
+    for known in (False, True):
+        weighting = replay.draw(2, Scorer(TABLE)).weighting
+        assert weighting is not None
+        assert ("drift" in weighting.details) == known
 
 
 @pytest.mark.parametrize(("every", "first"), [(1, 1), (2, 2), (16, 3)])

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -526,6 +526,11 @@ def test_metrics_end_in_a_sentence() -> None:
     for _ in range(4):
         replay.draw(4)
     assert 0 < float(replay.metrics()["drift"]) <= 1
+    assert replay.weighting is not None
+    details = {**replay.weighting.details, "error": 0.3}
+    replay.engine.weigher.latest = replace(replay.weighting, details=details)
+    assert replay.metrics()["error"] == 0.3
+    assert "up to 30% of the draws" in str(replay.metrics()["summary"])
     assert str(metrics["summary"]).startswith("ESS ")
     uniform = Replay(remembered(), select="uniform", model=model, generator=generator(2))
     assert uniform.metrics()["summary"] == "uniform replay: every memory alike, nothing is scored"

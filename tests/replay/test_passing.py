@@ -16,6 +16,7 @@ from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 
 TABLE = torch.linspace(-1.5, 1.5, 64).sin()
 EVERYBODY = torch.arange(8)
+TWO = torch.tensor([1, 2])
 
 
 def rows(slots: Tensor, shift: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,14 +110,30 @@ def test_what_is_drawn_is_known_by_what_the_slots_held_then() -> None:
     assert found.places.tolist() == [1, 3]
 
 
-def test_without_draws_it_does_not_grow() -> None:
-    passing = Passing(filled(8), longest=2)
+def test_without_draws_it_does_not_grow_and_forgets_nothing() -> None:
+    passing, again = Passing(filled(8), longest=2), Passing(filled(8), longest=2)
+    passing.note(*rows(EVERYBODY))
     for shift in range(100):
-        passing.note(*rows(EVERYBODY, shift=float(shift)))
-    assert len(passing._batches) == 16
+        if shift == 90:
+            again.load_state_dict(passing.state_dict())
+        for each in (passing, again):
+            each.note(*rows(EVERYBODY[:5], shift=float(shift)))
+    for each in (passing, again):
+        assert len(each._batches) <= 16
+        found = each.known(EVERYBODY)
+        assert found is not None
+        assert found.losses.tolist() == [99.0, 109.0, 119.0, 129.0, 139.0, 50.0, 60.0, 70.0]
+        each.count()
+        each.count()
+        assert each.known(EVERYBODY) is None
+
+
+def test_half_precision_is_finite_though_its_sum_is_not() -> None:
+    passing = Passing(filled(8), longest=2)
+    passing.note(TWO, torch.full((2, 4), 6e4, dtype=torch.float16), torch.ones(2))
     found = passing.known(EVERYBODY)
     assert found is not None
-    assert torch.equal(found.losses, rows(EVERYBODY, shift=99.0)[2])
+    assert found.places.tolist() == [1, 2]
 
 
 def test_another_models_passes_are_forgotten() -> None:
@@ -128,9 +145,6 @@ def test_another_models_passes_are_forgotten() -> None:
     assert found.places.tolist() == [3]
     passing.forget()
     assert passing.known(EVERYBODY) is None
-
-
-TWO = torch.tensor([1, 2])
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ _SHARED: dict[str, dict[str, Any]] = {
         "type": int,
         "default": 0,
         "metavar": "N",
-        "help": "keep N rescorings to look at with `sphere inspect`; changes no result",
+        "help": "keep up to N rescorings to look at with `sphere inspect`; changes no result",
     },
     "--track": {
         "action": "append",

@@ -155,7 +155,7 @@ class InstructJob:
     def record(self, folder: Path, moments: int) -> None:
         """Keep so many rescorings, evenly spaced."""
         engine = self._trainer.replay.engine
-        chosen = moments_of(range(len(self)), moments, engine.schedule.every)
+        chosen = moments_of(range(len(self)), moments, engine.schedule.rarest)
         self._recorder = Recorder(folder, chosen, self.config.recipe, self._shown)
         self._recorder.watch(engine)
 

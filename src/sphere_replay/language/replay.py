@@ -8,7 +8,6 @@
 The same lines serve one process and several: each scores and replays its share.
 """
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sphere_replay.allocation import Sphere
-from sphere_replay.errors import DataError
+from sphere_replay.errors import DataError, caution
 from sphere_replay.language.batching import token_batches
 from sphere_replay.language.examples import Examples, TokenExamples
 from sphere_replay.language.memory import TASK, TokenMemory
@@ -324,5 +323,5 @@ class LanguageReplay:
         if self._skipped >= _PATIENCE:
             raise DataError(message)
         if not self._warned:
-            warnings.warn(message, stacklevel=2)
+            caution(message)
             self._warned = True

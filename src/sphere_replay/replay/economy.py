@@ -38,10 +38,10 @@ class Economy:
         shortest: Draws between a task's first two rescorings, if `every` is no less.
         longest: Draws between two rescorings at most, or `every` if that is more: up to it
             intervals double.
-        steady: Share of what the weights say that may be news at a rescoring for intervals to go on
-            doubling, up to eight times as many draws. 0: they never do.
         reuse: Draws for which features and losses that training computed stand for those of a
             forward, where somebody hands them on: see `Engine.passed`. 0: never.
+        steady: Share of what the weights say that may be news at a rescoring for intervals to go on
+            doubling, up to eight times as many draws. 0: they never do.
     """
 
     landmarks: int = 128

@@ -38,7 +38,7 @@ class Draw:
     cost: int = 0
     """Examples passed forward to score them."""
     versions: Tensor | None = None
-    """Of the slots `[b]`, where what training computes of them can be handed on."""
+    """Of the slots `[b]`: whether they still hold what was drawn."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self.fields[name]
@@ -182,15 +182,18 @@ class Engine:
             indices = draw_distinct(size, count, self._generator)
         if self.drawn is not None:
             self.drawn(indices)
-        return Draw(indices, 1.0, self.memory.take(indices))
+        versions = self.memory.versions_of(indices)
+        return Draw(indices, 1.0, self.memory.take(indices), versions=versions)
 
     def _rescore(self, score: Scorer, labels: Labels | None) -> None:
         start = perf_counter()
         slots = self.schedule.candidates(self.memory, self._generator)
+        in_use = self._in_use()
         weighting = self.weigher.weigh(
-            len(slots), lambda: self._scores(slots, score, labels), self._in_use()
+            len(slots), lambda: self._scores(slots, score, labels), in_use
         )
-        self.schedule.weighed(slots, self.memory, weighting.details.get("drift"))
+        drift = None if in_use is None else weighting.details["drift"]
+        self.schedule.weighed(slots, self.memory, drift)
         self._moment += 1
         self._scored = self._moment
         self.seconds += perf_counter() - start
@@ -199,6 +202,8 @@ class Engine:
         """What all memories are drawn by; None if a pool is, for the next one has others."""
         if self.weighting is None or not self.schedule.whole(self.memory):
             return None
+        if len(self.memory) < len(self.weighting.weights):
+            return None  # a state of before was loaded into it
         return as_probabilities(self.schedule.current(self.memory, self.weighting)[1])
 
     def _scores(self, slots: Tensor, score: Scorer, labels: Labels | None) -> Scores:
@@ -217,7 +222,7 @@ class Engine:
             self.drawn(indices)
         mass = 1.0 if self.unit_mass else weighting.mass
         cost = weighting.cost if rescored else 0
-        versions = None if self._passing is None else self.memory.versions_of(indices)
+        versions = self.memory.versions_of(indices)
         fields = self.memory.take(indices)
         return Draw(indices, mass, fields, weighting.bare, rescored, cost, versions)
 

@@ -15,7 +15,8 @@ from sphere_replay.memory import Memory
 from sphere_replay.storage.trees import State
 
 _PER_DRAW = 8
-"""Batches that are kept for each draw, at most: more come where nothing is drawn yet."""
+"""Batches for each draw from which on the latest rows alone are kept: more come where nothing is
+drawn yet."""
 _RATES = ("drop", "noise", "jitter")
 """In names of numbers that make training random."""
 
@@ -104,7 +105,8 @@ class Passing:
         draws = torch.full_like(slots, self._draws)
         features, losses = features.detach().clone(), losses.detach().clone()
         self._batches.append(_Batch(draws, slots, versions, features, losses))
-        del self._batches[: -_PER_DRAW * self._longest]
+        if len(self._batches) > _PER_DRAW * self._longest:
+            self._keep(self._latest())
 
     def count(self) -> None:
         """A draw was made."""
@@ -158,8 +160,11 @@ class Passing:
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict` was taken, on the memory of that moment."""
         self._draws = state["draws"]
+        self._keep(None if state["known"] is None else _Batch(**state["known"]))
+
+    def _keep(self, rows: _Batch | None) -> None:
+        """These alone, by their age."""
         self.forget()
-        if state["known"] is not None:
-            known = _Batch(**state["known"])
-            for draws in sorted(set(known.draws.tolist())):
-                self._batches.append(known.of((known.draws == draws).nonzero()[:, 0]))
+        if rows is not None:
+            ages = [rows.draws == draws for draws in sorted(set(rows.draws.tolist()))]
+            self._batches = [rows.of(age.nonzero()[:, 0]) for age in ages]

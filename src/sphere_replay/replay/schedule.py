@@ -67,6 +67,13 @@ class Schedule:
         return self._slots
 
     @property
+    def rarest(self) -> int:
+        """Draws between rescorings, at most."""
+        if self.longest is None:
+            return self.every
+        return max(self.every, self.longest * (STRETCH if self.steady else 1))
+
+    @property
     def due(self) -> bool:
         """Whether the next draw rescores."""
         return self._asked or self._draws_since >= self._interval

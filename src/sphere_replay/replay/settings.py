@@ -29,7 +29,7 @@ else:
     Select = str  # what parsers of command lines read it as
 
 SCHEDULES = ("published", "economical")
-ECONOMICAL = ("schedule", "landmarks", "shortest", "longest", "reuse", "steady")
+ECONOMICAL = ("schedule", *(entry.name for entry in fields(Economy)))
 """Settings of the economical schedule."""
 
 LARGEST_MEMORY = 10**8
@@ -198,7 +198,7 @@ class ScheduledSettings(ReplaySettings):
         return None if self.schedule == "published" else self._as_economy()
 
     def _as_economy(self) -> Economy:
-        return Economy(self.landmarks, self.shortest, self.longest, self.reuse, self.steady)
+        return Economy(**{entry.name: getattr(self, entry.name) for entry in fields(Economy)})
 
     @property
     def idle(self) -> tuple[str, ...]:

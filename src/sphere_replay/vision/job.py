@@ -132,7 +132,7 @@ class VisionJob:
         """Keep so many rescorings of the stream, evenly spaced."""
         steps = [step for step, turn in enumerate(self._turns) if turn.indices is not None]
         engine = self._host.replay
-        chosen = moments_of(steps, moments, engine.schedule.every)
+        chosen = moments_of(steps, moments, engine.schedule.rarest)
         self._recorder = Recorder(folder, chosen, self.config.recipe, self._shown)
         self._recorder.watch(engine)
 

@@ -110,9 +110,11 @@ def load_state(folder: Path, arguments: "DataclassInstance") -> dict[str, Any] |
     except DataError as error:
         raise DataError(f"{error}; resume from an earlier checkpoint") from error
     saved, wanted = head["arguments"], plain(_spelled(arguments), "arguments")
+    # Settings that mean nothing here may be younger than the checkpoint.
+    unheard_of = set(getattr(arguments, "idle", ())) - saved.keys()
     different = [
         f"{name}: saved {saved.get(name)!r}, now {wanted.get(name)!r}"
-        for name in sorted(saved.keys() | wanted.keys())
+        for name in sorted(saved.keys() | wanted.keys() - unheard_of)
         if saved.get(name) != wanted.get(name)
     ]
     if different:
