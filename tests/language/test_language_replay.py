@@ -298,7 +298,7 @@ def test_names_and_gradients_that_are_missing_are_named() -> None:
 def test_what_replay_passed_is_not_passed_again_unless_dropout_drew(
     both: bool, dropout: float
 ) -> None:
-    replay = filled(both, schedule="economical", landmarks=4, shortest=1, longest=1)
+    replay = filled(both, schedule="economical", landmarks=4, every=1, longest=1)
     model = model_with_gradient(both, dropout)
     model.train()
     draws = []
@@ -316,7 +316,7 @@ def test_what_replay_passed_is_not_passed_again_unless_dropout_drew(
 
 @BOTH
 def test_another_training_may_be_of_another_model(both: bool) -> None:
-    replay = filled(both, schedule="economical", landmarks=4, shortest=1, longest=1)
+    replay = filled(both, schedule="economical", landmarks=4, every=1, longest=1)
     model = model_with_gradient(both, dropout=0.0)
     replay.add_gradient(model, replay.draw(model, 6))
     assert len(replay.engine.state_dict()["passing"]["known"]["slots"]) == 6

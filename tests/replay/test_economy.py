@@ -293,15 +293,47 @@ def test_a_pool_has_others_at_every_rescoring_and_no_drift() -> None:
         assert ("drift" in weighting.details) == known
 
 
-@pytest.mark.parametrize(("every", "first"), [(1, 1), (2, 2), (16, 3)])
-def test_the_first_interval_is_the_shortest_or_what_is_asked_for(every: int, first: int) -> None:
-    replay = engine(every=every, shortest=3, longest=8)
-    assert scorings(replay, Scorer(TABLE), 8)[:3] == [0, first, 3 * first][: 2 + (3 * first < 8)]
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        # A rescoring takes 1.25 passes of each candidate instead of 2.
+        ({"every": 16, "shortest": 3, "longest": 8}, [0, 16, 22, 34, 50]),
+        ({"every": 12, "shortest": 2, "longest": 4}, [0, 12, 16, 24, 36, 48]),
+        ({"every": 2, "shortest": 3, "longest": 8}, [0, 2, 6, 14, 22, 30, 38, 46, 54]),
+        ({"every": 12, "shortest": 2, "landmarks": 20}, [0, 12, 24, 36, 48]),
+    ],
+)
+def test_short_intervals_are_paid_for_by_passes_that_were_saved(
+    numbers: dict[str, int], expected: list[int]
+) -> None:
+    assert scorings(engine(**numbers), Scorer(TABLE), 56) == expected
 
 
-def test_scoring_is_never_more_frequent_for_good_than_what_is_asked_for() -> None:
-    replay = engine(every=12, shortest=2, longest=4)
-    assert scorings(replay, Scorer(TABLE), 40) == [0, 2, 6, 14, 26, 38]
+@pytest.mark.parametrize("landmarks", [2, 7, 40])
+@pytest.mark.parametrize("every", [1, 5, 16])
+@pytest.mark.parametrize("task", [3, 11, 40])
+def test_never_has_it_passed_more_than_a_schedule_that_saves_nothing(
+    landmarks: int, every: int, task: int
+) -> None:
+    economy = Economy(landmarks=landmarks, shortest=2, longest=8)
+    spent = []
+    for numbers in (economy, None):
+        replay = Engine(
+            filled(40),
+            SphereSelection(RECIPE),
+            generator=generator(),
+            every=every,
+            economy=numbers,
+        )
+        costs = []
+        for number in range(120):
+            if number % task == 0:
+                replay.start_task()
+            costs.append(replay.draw(2, Scorer(TABLE)).cost)
+        spent.append(torch.tensor(costs).cumsum(0))
+    economical, published = spent
+    assert (economical <= published).all()
+    assert landmarks == 40 or economical[-1] < published[-1]
 
 
 def test_a_new_task_begins_with_short_intervals() -> None:

@@ -82,7 +82,7 @@ class Engine:
             self.schedule = Schedule(every, pool)
         else:
             shortest, longest = min(every, economy.shortest), max(every, economy.longest)
-            self.schedule = Schedule(shortest, pool, longest, economy.steady)
+            self.schedule = Schedule(shortest, pool, longest, every, economy.steady)
         self.weigher = Weigher(selection, generator)
         self.replacement = replacement
         self.unit_mass = unit_mass
@@ -193,7 +193,7 @@ class Engine:
             len(slots), lambda: self._scores(slots, score, labels), in_use
         )
         drift = None if in_use is None else weighting.details["drift"]
-        self.schedule.weighed(slots, self.memory, drift)
+        self.schedule.weighed(slots, self.memory, drift, weighting.cost / len(slots))
         self._moment += 1
         self._scored = self._moment
         self.seconds += perf_counter() - start

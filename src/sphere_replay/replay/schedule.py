@@ -16,6 +16,10 @@ from sphere_replay.storage.trees import State
 
 STRETCH = 8
 """Times the longest interval, where hardly anything changes."""
+WHOLE = 2.0
+"""Passes of each candidate at a rescoring that saves none."""
+_ECONOMICAL = ("interval", "draws", "saved", "cost")
+"""What intervals depend on that are not always the same."""
 
 
 class Schedule:
@@ -27,6 +31,8 @@ class Schedule:
             the whole memory.
         longest: Let intervals double from one rescoring of a task to the next, up to this many
             draws; None keeps them at `every`.
+        usual: Draws between the rescorings of a schedule that passes all candidates twice: one that
+            comes sooner must be paid for by what was saved of these passes. None: it comes anyway.
         steady: Let them go on doubling, up to `STRETCH` times as many, while a smaller share of
             what the weights say was news at a rescoring.
     """
@@ -36,6 +42,7 @@ class Schedule:
         every: int,
         pool: int | None = None,
         longest: int | None = None,
+        usual: int | None = None,
         steady: float = 0.0,
     ) -> None:
         if every < 1:
@@ -45,11 +52,16 @@ class Schedule:
         self.every = every
         self.pool = pool
         self.longest = longest
+        self.usual = usual
         self.steady = steady
         self.scorings = 0
         """How many rescorings there have been."""
         self._interval = every
         self._draws_since = 0
+        self._draws = 0
+        """Since the task began."""
+        self._saved = self._cost = 0.0
+        """Passes of a candidate that were not made, and what the latest rescoring took."""
         self._asked = True
         self._slots = torch.empty(0, dtype=torch.int64, device="cpu")
         self._all = True
@@ -76,7 +88,9 @@ class Schedule:
     @property
     def due(self) -> bool:
         """Whether the next draw rescores."""
-        return self._asked or self._draws_since >= self._interval
+        if self._asked or self._draws_since < self._interval:
+            return self._asked
+        return self.usual is None or self._draws_since >= self.usual or self._saved >= self._cost
 
     def ask(self) -> None:
         """The next draw rescores, whatever the count."""
@@ -85,6 +99,9 @@ class Schedule:
     def count(self) -> None:
         """A draw was made."""
         self._draws_since += 1
+        self._draws += 1
+        if self.usual is not None and self._draws % self.usual == 0:
+            self._saved += WHOLE
 
     def candidates(self, memory: Memory, generator: torch.Generator) -> Tensor:
         """Slots `[m]` to score now."""
@@ -93,10 +110,13 @@ class Schedule:
             return torch.arange(size, device="cpu")
         return draw_distinct(size, self.pool, generator)
 
-    def weighed(self, slots: Tensor, memory: Memory, drift: float | None = None) -> None:
+    def weighed(
+        self, slots: Tensor, memory: Memory, drift: float | None = None, cost: float = WHOLE
+    ) -> None:
         """These candidates have weights from now on; counting starts again.
 
-        `drift` is how much of what they say is news, if that is known.
+        `drift` is how much of what they say is news, if that is known; `cost` how often each was
+        passed forward, on average.
 
         Not before: if scoring fails, the weights that there are go with the slots that they are of,
         and the next draw rescores.
@@ -110,6 +130,9 @@ class Schedule:
             still = drift is not None and drift < self.steady
             most = self.longest * (STRETCH if still else 1)
             self._interval = max(self.every, min(2 * self._interval, most))
+        if self._asked:
+            self._draws, self._saved = 0, self._saved + WHOLE
+        self._saved, self._cost = self._saved - cost, cost
         self._draws_since = 0
         self._asked = False
         self.scorings += 1
@@ -173,7 +196,9 @@ class Schedule:
             "asked": self._asked,
             "scorings": self.scorings,
         }
-        return state if self.longest is None else {**state, "interval": self._interval}
+        if self.longest is not None:
+            state |= {name: getattr(self, f"_{name}") for name in _ECONOMICAL}
+        return state
 
     def load_counters(self, state: State) -> None:
         """Continue where `counters` were taken, by the weights of the last rescoring."""
@@ -205,4 +230,5 @@ class Schedule:
     def _count_from(self, state: State) -> None:
         self._draws_since, self._asked = state["draws_since"], state["asked"]
         if self.longest is not None:
-            self._interval = state["interval"]
+            for name in _ECONOMICAL:
+                setattr(self, f"_{name}", state[name])
