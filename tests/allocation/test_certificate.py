@@ -125,6 +125,7 @@ def test_true_errors_of_large_geometries_lie_inside(
 ) -> None:
     monkeypatch.setattr("sphere_replay.geometry.grouping.LEAST_MEMBERS", 16)
     monkeypatch.setattr("sphere_replay.geometry.large.PAIRS", 100)
+    monkeypatch.setattr("sphere_replay.geometry.large._WIDER", (2,))
     monkeypatch.setattr("sphere_replay.geometry.sparse.MOST", 40)
     inside = 0
     for seed in range(6):

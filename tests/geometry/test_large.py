@@ -147,6 +147,7 @@ def test_wide_kernels_take_moments_local_ones_near_cells() -> None:
 def test_moments_that_are_no_closer_than_nothing_make_room_for_more_pairs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.large._WIDER", (2,))
     features = clustered(1500)
     usual = CellGeometry(source(features), pairs=300).plan(0.3)
     assert usual.why.startswith("mixed")
@@ -164,7 +165,28 @@ def test_moments_that_are_no_closer_than_nothing_make_room_for_more_pairs(
     assert LowRankGeometry(source(features)).plan(0.3).far is not None  # as asked for
 
 
-def test_tight_clusters_leave_no_rest_that_rounding_could_blow_up() -> None:
+def test_kernels_that_moments_do_not_carry_have_more_pairs_while_these_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features, ones = clustered(2000, clusters=10, spread=0.02), torch.ones(2000)
+    geometry = CellGeometry(source(features), pairs=100)
+    dense = exact(geometry, features)
+    (eps,) = dense.neighbor_radius([25]).median(dim=1).values.tolist()
+    plan, expected = geometry.plan(eps), dense.apply_kernel(eps, ones)
+    assert plan.far is None
+    assert "near cells and the next hold all of it" in plan.why
+    torch.testing.assert_close(geometry.apply_kernel(eps, ones), expected, rtol=1e-3, atol=0)
+    monkeypatch.setattr("sphere_replay.geometry.large._PAIRS_AT_MOST", 2000 * 100)
+    few = CellGeometry(source(features), pairs=100)
+    assert few.plan(eps).near.sum() < plan.near.sum()
+    off = (few.apply_kernel(eps, ones) / expected - 1).abs().mean()
+    assert 1e-3 < float(off) < 0.05
+
+
+def test_tight_clusters_leave_no_rest_that_rounding_could_blow_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sphere_replay.geometry.large._WIDER", ())
     features = clustered(2000, clusters=10, spread=0.02)
     geometry = CellGeometry(source(features), pairs=100)
     dense, ones = exact(geometry, features), torch.ones(len(features))

@@ -26,8 +26,9 @@ from sphere_replay.numeric import accumulation_dtype
 
 PAIRS = 1280
 """Memories near each one, about, whose kernel is exact; at least those of its own cell."""
-_WIDER = 2
-"""Times as many, where that leaves nothing, or moments cannot carry the rest."""
+_WIDER, _PAIRS_AT_MOST = (2, 4, 8), 1 << 30
+"""Times as many, where that leaves nothing, or moments cannot carry the rest; more than the first
+only as long as all together are no more than this."""
 
 _ROUNDING = 1e-3
 """Times eps: larger rounding errors of a distance are not tolerated."""
@@ -145,11 +146,13 @@ class CellGeometry(ApproximateGeometry):
 
     def _planned(self, eps: float) -> Plan:
         nears = [self.cells.near(self._pairs), self.cells.near(0)]
-        wider = partial(self.cells.near, _WIDER * self._pairs)
+        counts = [times * self._pairs for times in _WIDER]
+        few = [count for count in counts[1:] if count * self.size <= _PAIRS_AT_MOST]
+        wider = [partial(self.cells.near, count) for count in counts[:1] + few]
         return self._plan_of(nears, eps * self.unit, wider)
 
     def _plan_of(
-        self, nears: Sequence[Tensor], raw: float, wider: Callable[[], Tensor] | None = None
+        self, nears: Sequence[Tensor], raw: float, wider: Sequence[Callable[[], Tensor]] = ()
     ) -> Plan:
         def far(near: Tensor) -> Far:
             return Far(self.cells, self._moments, raw, near, root=self._root)

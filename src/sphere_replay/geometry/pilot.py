@@ -24,6 +24,9 @@ _NEARLY = 1e-3
 """A share that more near pairs may make negligible; they take less time than moments."""
 _ACCURATE = 2e-4
 """Mean relative error of row sums at which moments alone will do."""
+_TOLERABLE = 1.5e-3
+"""The same where moments carry what near pairs leave; beyond it, more pairs are tried. A bound on
+the total variation is several times as large."""
 _TYPICAL, _STEEPEST, _TINY = 1e-4, 0.5, 1e-30
 """A variance of spreads below which there is no slope over them, and the steepest there may be."""
 
@@ -67,7 +70,7 @@ def planned(
     cell_of: Tensor,
     nears: Sequence[Tensor],
     far: Callable[[Tensor], Far],
-    wider: Callable[[], Tensor] | None = None,
+    wider: Sequence[Callable[[], Tensor]] = (),
 ) -> Plan:
     """The cheapest way that is accurate on the pilot rows.
 
@@ -77,8 +80,8 @@ def planned(
         cell_of: Cell of each place, `[m]`.
         nears: Which pairs of cells could be exact, the most first, the least last.
         far: Carries the pairs that are not near.
-        wider: More pairs that could be exact, for kernels that these nearly hold, or that moments
-            are no closer to than nothing; without it, moments are taken as they are.
+        wider: More and more pairs that could be exact, for kernels that these nearly hold, or that
+            moments do not carry; without any, moments are taken as they are.
     """
     places = pilots.places
     by_cell, squares = _sums(pilots, eps, cell_of, len(nears[0]))
@@ -89,15 +92,16 @@ def planned(
         """The share of each pilot's kernel that is not near."""
         return (by_cell * ~near[cell_of[places]]).sum(dim=1) / total
 
+    def all_of_it(near: Tensor) -> Plan:
+        why = f"sparse: {measured}, near cells and the next hold all of it"
+        return Plan(near, None, float(beyond(near).mean()), why)
+
     shares = [beyond(near) for near in nears]
     least = float(shares[0].mean())
     if least < _NEGLIGIBLE:
         return Plan(nears[0], None, least, f"sparse: {measured}, near cells hold all of it")
-    if wider is not None and least < _NEARLY:
-        left = float(beyond(wider()).mean())
-        if left < _NEGLIGIBLE:
-            why = f"sparse: {measured}, near cells and the next hold all of it"
-            return Plan(wider(), None, left, why)
+    if wider and least < _NEARLY and float(beyond(more := wider[0]()).mean()) < _NEGLIGIBLE:
+        return all_of_it(more)
     if len(nears) > 1:
         lean = far(nears[-1])
         fit = _fit(*lean.sums(places), shares[-1], total)
@@ -106,16 +110,43 @@ def planned(
             why = f"low rank: {measured}, moments are {off}"
             most = float(shares[-1].mean())
             return Plan(nears[-1], lean.fitted(fit.level, fit.tilt), most, why)
-    wide = far(nears[0])
-    fit = _fit(*wide.sums(places), shares[0], total)
-    if not fit.error < least and (wider is not None or not math.isfinite(fit.error)):
-        more = nears[0] if wider is None else wider()  # moments are no closer than nothing
-        left = float(beyond(more).mean())
-        without = f"{100 * left:.2g}% is left out, moments would be {fit.error:.1e} off the sums"
-        return Plan(more, None, left, f"sparse: {measured}, {without}")
-    part = f"{100 * least:.2g}% by moments, {fit.error:.1e} off the sums"
+    mixed = _mixed(pilots, nears[0], far, shares[0], total, measured)
+    if mixed.error < min(least, _TOLERABLE) or (not wider and math.isfinite(mixed.error)):
+        return mixed.plan
+    more, left = nears[0], shares[0]
+    for widen in wider:
+        more = widen()
+        left = beyond(more)
+        if float(left.mean()) < _NEGLIGIBLE:
+            return all_of_it(more)
+    without = float(left.mean())
+    if without > _TOLERABLE and wider:
+        again = _mixed(pilots, more, far, left, total, measured)
+        if again.error < without:
+            return again.plan
+    off = f"moments would be {mixed.error:.1e} off the sums"
+    return Plan(more, None, without, f"sparse: {measured}, {100 * without:.2g}% is left out, {off}")
+
+
+class _Mixed(NamedTuple):
+    plan: Plan
+    error: float
+
+
+def _mixed(
+    pilots: Pilots,
+    near: Tensor,
+    far: Callable[[Tensor], Far],
+    share: Tensor,
+    total: Tensor,
+    measured: str,
+) -> _Mixed:
+    """Near pairs exactly, and moments for the share of each pilot's kernel that is not near."""
+    wide, most = far(near), float(share.mean())
+    fit = _fit(*wide.sums(pilots.places), share, total)
+    part = f"{100 * most:.2g}% by moments, {fit.error:.1e} off the sums"
     why = f"mixed: {measured}, near cells exactly and {part}"
-    return Plan(nears[0], wide.fitted(fit.level, fit.tilt), least, why)
+    return _Mixed(Plan(near, wide.fitted(fit.level, fit.tilt), most, why), fit.error)
 
 
 def _fit(found: Tensor, spread: Tensor, share: Tensor, total: Tensor) -> Fit:
