@@ -269,6 +269,13 @@ def test_a_draw_says_what_its_slots_held() -> None:
     assert known["slots"].tolist() == draw.indices[3:].tolist()
 
 
+def test_other_features_than_scoring_finds_are_told() -> None:
+    replay = engine()
+    replay.passed(torch.arange(20), torch.ones(20, 7), torch.ones(20))
+    with pytest.raises(ValueError, match=r"of 7 numbers were handed on by passed\(\), but .* 2:"):
+        replay.draw(4, Scorer(TABLE))
+
+
 # Which models.
 
 

@@ -35,9 +35,9 @@ class Economy:
 
     Attributes:
         landmarks: Memories with two forwards at a rescoring, chosen uniformly.
-        shortest: Draws between a task's first two rescorings, if `every` is no less.
-        longest: Draws between two rescorings at most, or `every` if that is more: up to it
-            intervals double.
+        shortest: Draws between a task's first two rescorings, if `every` is no less and they have
+            been paid for: no more is ever passed forward than by rescoring all at every n-th draw.
+        longest: Draws up to which intervals double, or `every` if that is more.
         reuse: Draws for which features and losses that training computed stand for those of a
             forward, where somebody hands them on: see `Engine.passed`. 0: never.
         steady: Share of what the weights say that may be news at a rescoring for intervals to go on
@@ -92,6 +92,12 @@ def economical_scores(
         return torch.cat([part.to(like) for part in values])[place.to(like.device)]
 
     features = [part.features for part in parts if part.features is not None]
+    widths = [part.shape[1] for part in features]
+    if known is not None and widths[0] != widths[-1]:
+        raise ValueError(
+            f"features of {widths[0]} numbers were handed on by passed(), but scoring finds "
+            f"{widths[-1]}: hand on what it takes for features"
+        )
     losses = whole([part.losses for part in parts])
     return Scores(
         increments=whole([part.increments for part in parts]),

@@ -6,7 +6,7 @@ from sphere_replay.replay.engine import Engine
 
 NEARLY_UNIFORM, NARROW = 0.9, 0.1
 """Shares of the candidates: an effective sample size above the one, or below the other, is said."""
-_TOLD = ("drift", "error")
+_TOLD = ("drift", "error", "reused", "landmark_neighbors")
 """What the log says of a rescoring, and metrics too."""
 WIDE = 0.5
 """A neighbourhood of more than this share of the candidates is none."""
@@ -16,7 +16,8 @@ def metrics_of(engine: Engine) -> dict[str, float | str]:
     """`memory`, `mass`, `ess`, `neighbors` (median N_eff), `share_scored`, `seconds`, `summary`.
 
     `drift` is how much of what the latest weights say was news, see `weighing.drift`; `error` is
-    the certificate of approximate weights. Numbers that a selection does not have are left out:
+    the certificate of approximate weights; an economical schedule tells `reused` and
+    `landmark_neighbors`. Numbers that a selection does not have are left out:
     uniform replay scores nothing, and after a resumption N_eff is known from the next rescoring on.
     """
     size = len(engine.memory)
