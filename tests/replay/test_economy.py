@@ -245,6 +245,15 @@ def test_what_is_news_shortens_them_again() -> None:
     assert scorings(replay, scorer, 7) == [0, 2, 6]  # the second finds nothing new
 
 
+def test_so_does_a_memory_of_which_too_much_is_new() -> None:
+    replay, scorer = engine(landmarks=20, longest=2, steady=0.4), Scorer(TABLE)
+    assert scorings(replay, scorer, 32) == [0, 1, 3, 7, 15, 31]
+    overwrite(replay.memory, *range(8))
+    assert scorings(replay, scorer, 4) == []
+    overwrite(replay.memory, 8)
+    assert scorings(replay, scorer, 3) == [1]
+
+
 def test_drift_is_what_is_drawn_otherwise_of_all_that_is_not_drawn_uniformly() -> None:
     uniform, one = torch.full((4,), 0.25), torch.tensor([0.7, 0.1, 0.1, 0.1])
     assert drift(one, one) == drift(uniform, uniform) == 0
@@ -311,25 +320,25 @@ def test_short_intervals_are_paid_for_by_passes_that_were_saved(
 
 @pytest.mark.parametrize("landmarks", [2, 7, 40])
 @pytest.mark.parametrize("every", [1, 5, 16])
-@pytest.mark.parametrize("task", [3, 11, 40])
+@pytest.mark.parametrize("task", [3, 11, 16, 32, 40])
+@pytest.mark.parametrize("held", [4, 40])
 def test_never_has_it_passed_more_than_a_schedule_that_saves_nothing(
-    landmarks: int, every: int, task: int
+    landmarks: int, every: int, task: int, held: int
 ) -> None:
     economy = Economy(landmarks=landmarks, shortest=2, longest=8)
     spent = []
     for numbers in (economy, None):
-        replay = Engine(
-            filled(40),
-            SphereSelection(RECIPE),
-            generator=generator(),
-            every=every,
-            economy=numbers,
-        )
+        memory = Memory(40, Scripted())
+        memory.add(x=torch.arange(held))
+        selection = SphereSelection(RECIPE)
+        replay = Engine(memory, selection, generator=generator(), every=every, economy=numbers)
         costs = []
         for number in range(120):
             if number % task == 0:
                 replay.start_task()
             costs.append(replay.draw(2, Scorer(TABLE)).cost)
+            if len(memory) < 40:
+                memory.add(x=torch.arange(4))
         spent.append(torch.tensor(costs).cumsum(0))
     economical, published = spent
     assert (economical <= published).all()

@@ -2,6 +2,8 @@
 
 import json
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +12,16 @@ from torch import Tensor, nn
 from replay.scripted import Scorer, filled, generator, overwrite
 from sphere_replay.allocation import Sphere
 from sphere_replay.memory import Memory
-from sphere_replay.replay import Economy, Engine, Replay, SphereSelection, alike_in_training
+from sphere_replay.replay import (
+    Economy,
+    Engine,
+    LossProportional,
+    Replay,
+    SphereSelection,
+    alike_in_training,
+)
 from sphere_replay.replay.passing import Passing
+from sphere_replay.scoring import Scores
 from sphere_replay.storage.trees import flatten, from_bytes, to_bytes, unflatten
 
 TABLE = torch.linspace(-1.5, 1.5, 64).sin()
@@ -108,6 +118,14 @@ def test_what_is_drawn_is_known_by_what_the_slots_held_then() -> None:
     found = passing.known(EVERYBODY)
     assert found is not None
     assert found.places.tolist() == [1, 3]
+
+
+def test_who_was_not_admitted_is_not_kept() -> None:
+    passing = Passing(filled(8), longest=2)
+    passing.note(torch.tensor([-1, -1]), torch.ones(2, 2), torch.ones(2))
+    assert passing.state_dict()["known"] is None
+    passing.note(torch.tensor([-1, 3]), torch.ones(2, 5), torch.ones(2))
+    assert len(passing.state_dict()["known"]["slots"]) == 1
 
 
 def test_without_draws_it_does_not_grow_and_forgets_nothing() -> None:
@@ -247,10 +265,14 @@ def test_a_saved_engine_continues_with_what_is_known() -> None:
 
 
 def test_a_state_from_before_there_was_anything_to_reuse_can_be_loaded() -> None:
-    old, replay = engine(0), engine()
+    old, replay = engine(), engine()
     old.draw(4, Scorer(TABLE))
     hand_on(replay, torch.arange(20))
-    replay.load_state_dict(old.state_dict())
+    state = old.state_dict()
+    for entries, names in ((state, ["passing"]), (state["schedule"], ["draws", "saved"])):
+        for name in names:
+            del entries[name]
+    replay.load_state_dict(state)
     scorer = Scorer(TABLE)
     assert replay.draw(4, scorer).cost == 0
     assert replay.draw(4, scorer).cost == 25
@@ -267,6 +289,35 @@ def test_a_draw_says_what_its_slots_held() -> None:
     replay.passed(draw, scores.features, scores.losses)
     known = replay.state_dict()["passing"]["known"]
     assert known["slots"].tolist() == draw.indices[3:].tolist()
+
+
+def test_another_memory_has_been_passed_by_nobody() -> None:
+    replay = engine()
+    hand_on(replay, torch.arange(20))
+    replay.memory.load_state_dict(filled(20).state_dict())  # of the same versions
+    assert replay.state_dict()["passing"]["known"] is None
+    assert replay.draw(4, Scorer(TABLE)).cost == 25
+    hand_on(replay, torch.arange(20))
+    assert replay.state_dict()["passing"]["known"] is not None
+
+
+def test_losses_alone_are_not_reused_for_they_fell_by_the_step_that_follows() -> None:
+    economy = Economy(landmarks=5, shortest=1, longest=1)
+    replay = Engine(filled(20), LossProportional(), generator=generator(), every=1, economy=economy)
+    hand_on(replay, torch.arange(20))
+    assert not replay.reuses
+    assert replay.draw(4, Scorer(TABLE)).cost == 20
+
+
+def test_who_finds_no_features_gets_none() -> None:
+    class Blind(Scorer):
+        def __call__(self, slots: Tensor, *, increments: bool = True) -> Scores:
+            return replace(super().__call__(slots, increments=increments), features=None)
+
+    replay = engine()
+    hand_on(replay, torch.arange(20))
+    with pytest.raises(ValueError, match="score memories with their features"):
+        replay.draw(4, Blind(TABLE))
 
 
 def test_other_features_than_scoring_finds_are_told() -> None:
@@ -305,6 +356,14 @@ class Attention(nn.Module):
         self.attention_dropout = rate
 
 
+class Configured(nn.Module):
+    """As others do: rates are looked up when they are needed."""
+
+    def __init__(self, **rates: float) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(**rates)
+
+
 @pytest.mark.parametrize(
     ("module", "alike"),
     [
@@ -315,13 +374,16 @@ class Attention(nn.Module):
         (nn.SyncBatchNorm(3), False),
         (nn.Dropout(0.0), True),
         (nn.Dropout(0.1), False),
+        (nn.Dropout(1), False),
         (nn.Dropout2d(0.1), False),
         (nn.MultiheadAttention(4, 2), True),
         (nn.MultiheadAttention(4, 2, dropout=0.1), False),
         (Attention(0.0), True),
         (Attention(0.1), False),
-        (Noisy(0.0), True),
-        (Noisy(5.0), False),
+        (Noisy(0), True),
+        (Noisy(5), False),
+        (Configured(hidden_dropout=0.0), True),
+        (Configured(hidden_dropout=0.1), False),
         (Depth(0.0), True),
         (Depth(0.2), False),
         (nn.RReLU(), False),

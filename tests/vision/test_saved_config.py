@@ -1,6 +1,7 @@
 """The JSON form of a vision configuration: all that results depend on, and it reads back."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from sphere_replay.errors import ConfigError
 from sphere_replay.hosts import HOSTS
 from sphere_replay.hosts.parts import parted_fit
 from sphere_replay.replay import Economy
+from sphere_replay.replay.settings import ECONOMICAL
 from sphere_replay.runs.folder import identity
 from sphere_replay.vision import models
 from sphere_replay.vision.config import VisionConfig
@@ -46,20 +48,15 @@ def test_forms_of_earlier_versions_are_read_with_the_defaults_of_this_one() -> N
 
 
 def test_the_economical_schedule_is_part_of_an_identity_where_it_is_chosen() -> None:
-    names = {"schedule", "landmarks", "shortest", "longest", "reuse"}
+    names = set(ECONOMICAL)
     published, economical = (
         resolve("digits", select="sphere", schedule=schedule, landmarks=50)
         for schedule in ("published", "economical")
     )
     assert not names & set(form(published))
     assert identity(published.to_dict()) == identity(resolve("digits", select="sphere").to_dict())
-    assert {name: form(economical)[name] for name in names} == {
-        "schedule": "economical",
-        "landmarks": 50,
-        "shortest": Economy.shortest,
-        "longest": Economy.longest,
-        "reuse": Economy.reuse,
-    }
+    numbers = asdict(Economy(landmarks=50))
+    assert {name: form(economical)[name] for name in names} == {"schedule": "economical"} | numbers
     assert VisionConfig.from_dict(form(economical)) == economical
 
 

@@ -85,6 +85,8 @@ class LanguageReplay:
         self._losses: list[float] = []
         self._skipped = 0
         self._warned = False
+        self._alike: bool | None = None
+        """Whether passes of training are those of scoring; looked at once in a task."""
 
     @property
     def asks_labels(self) -> bool:
@@ -94,6 +96,7 @@ class LanguageReplay:
     def start_task(self, task: int | None = None) -> None:
         """The next draw rescores, and rows belong to this task; to the next one unless given."""
         self.task = self.task + 1 if task is None else task
+        self._alike = None
         self.engine.start_task()
 
     def numbered(self, names: Iterable[str]) -> dict[str, int]:
@@ -108,7 +111,7 @@ class LanguageReplay:
 
     def begin(self) -> None:
         """A training starts: forget batches of one that was cut short, and another one's passes."""
-        self._window = []
+        self._window, self._alike = [], None
         self.engine.forget_passes()
         if len(self.memory):
             self.start_task()
@@ -245,9 +248,11 @@ class LanguageReplay:
         device = next(model.parameters()).device
         batch = self.examples.batch(self.memory.rows(mine), device)
         features, losses = self.examples.evaluate(model, batch)
-        alone = self._ranks.world == 1  # others would have to be told of it
-        if alone and self.engine.reuses and alike_in_training(model):
-            self.engine.passed(draw, features, losses)
+        if self.engine.reuses and self._ranks.world == 1:  # others would have to be told of it
+            if self._alike is None:
+                self._alike = alike_in_training(model)
+            if self._alike:
+                self.engine.passed(draw, features, losses)
         return losses.sum() * factor
 
     def add_gradient(

@@ -84,7 +84,7 @@ class Memory:
         self._seen = 0
         self._edits = 0
         self._writes = 0
-        self._loaded = 0
+        self.loaded = 0
         """The write that put another state in place of all that was before."""
 
     def __len__(self) -> int:
@@ -236,7 +236,7 @@ class Memory:
         self._filled = len(state["versions"])
         self._versions.fill_(-1)[: self._filled] = state["versions"]
         self._writes += 1
-        self._loaded = self._writes
+        self.loaded = self._writes
         self._stamps.put_all(self._writes)
         for name, values in state["fields"].items():
             self[name].copy_(values)
@@ -247,7 +247,7 @@ class Memory:
         With the `state_dict()` of that moment it is everything needed to continue: a large memory
         is saved whole once, and by its changes from then on.
         """
-        if not self._loaded <= since.writes <= self._writes:
+        if not self.loaded <= since.writes <= self._writes:
             raise ValueError(
                 "this mark is of another memory, or older than the state that was loaded into this "
                 "one: save state_dict() once more, and take a new mark with it"

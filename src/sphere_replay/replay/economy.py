@@ -37,11 +37,12 @@ class Economy:
         landmarks: Memories with two forwards at a rescoring, chosen uniformly.
         shortest: Draws between a task's first two rescorings, if `every` is no less and they have
             been paid for: no more is ever passed forward than by rescoring all at every n-th draw.
-        longest: Draws up to which intervals double, or `every` if that is more.
+        longest: Draws up to which intervals double, or `every` if that is more; see `steady`.
         reuse: Draws for which features and losses that training computed stand for those of a
             forward, where somebody hands them on: see `Engine.passed`. 0: never.
         steady: Share of what the weights say that may be news at a rescoring for intervals to go on
-            doubling, up to eight times as many draws. 0: they never do.
+            doubling, up to eight times as many draws, and share of the memory that may be new in
+            an interval that has become so long. 0: they never do.
     """
 
     landmarks: int = 128
@@ -93,7 +94,9 @@ def economical_scores(
 
     features = [part.features for part in parts if part.features is not None]
     widths = [part.shape[1] for part in features]
-    if known is not None and widths[0] != widths[-1]:
+    if len(features) < len(parts):
+        features = []  # a scorer that finds none, whatever was handed on
+    elif known is not None and widths[0] != widths[-1]:
         raise ValueError(
             f"features of {widths[0]} numbers were handed on by passed(), but scoring finds "
             f"{widths[-1]}: hand on what it takes for features"

@@ -12,7 +12,7 @@ from sphere_replay.memory import Memory
 from sphere_replay.numeric import as_probabilities
 from sphere_replay.replay.economy import Economy, Labels, Scorer, economical_scores
 from sphere_replay.replay.passing import Passing
-from sphere_replay.replay.schedule import Schedule
+from sphere_replay.replay.schedule import WHOLE, Schedule
 from sphere_replay.replay.selections import Selection, Uniform, Weighting
 from sphere_replay.replay.weighing import Weigher
 from sphere_replay.scoring import Scores
@@ -95,7 +95,7 @@ class Engine:
         self._generator = generator
         self._economy = economy
         self._passing = None
-        if economy is not None and economy.reuse and selection.needs_scores:
+        if economy is not None and economy.reuse and selection.needs_features:
             self._passing = Passing(memory, economy.reuse)
         self._moment = self._scored = self._loaded = 0
         """How many states there have been so far, and when memories were scored, or one loaded."""
@@ -155,12 +155,12 @@ class Engine:
                 f"a pool of {pool} candidates cannot give {count} distinct memories: raise pool, "
                 "draw fewer, or draw with replacement"
             )
-        rescored = self.schedule.due
+        rescored = self.schedule.due(self.memory, self._dearest())
         if rescored:
             self._rescore(score, labels)
             if self.watch is not None:
                 self.watch(score)
-        self.schedule.count()
+        self.schedule.count(self.memory)
         if self._passing is not None:
             self._passing.count()
         return self._draw(count, rescored=rescored)
@@ -193,7 +193,7 @@ class Engine:
             len(slots), lambda: self._scores(slots, score, labels), in_use
         )
         drift = None if in_use is None else weighting.details["drift"]
-        self.schedule.weighed(slots, self.memory, drift, weighting.cost / len(slots))
+        self.schedule.weighed(slots, self.memory, drift, weighting.cost)
         self._moment += 1
         self._scored = self._moment
         self.seconds += perf_counter() - start
@@ -209,10 +209,23 @@ class Engine:
     def _scores(self, slots: Tensor, score: Scorer, labels: Labels | None) -> Scores:
         if self._economy is None:
             return score(slots)
-        landmarks = self._economy.landmarks if self.selection.needs_increments else 0
-        if landmarks and not self.selection.needs_features:
-            landmarks = len(slots)  # without neighbours, nobody's increment tells another's
+        landmarks = self._landmarks(self._economy, len(slots))
         return economical_scores(slots, score, labels, landmarks, self._generator, self._passing)
+
+    def _landmarks(self, economy: Economy, candidates: int) -> int:
+        """How many candidates get both forwards."""
+        if not self.selection.needs_increments:
+            return 0
+        if not self.selection.needs_features:
+            return candidates  # without neighbours, nobody's increment tells another's
+        return min(economy.landmarks, candidates)
+
+    def _dearest(self) -> int:
+        """Passes that a rescoring takes now, at most."""
+        candidates = self.schedule.width(self.memory)
+        if self._economy is None:
+            return WHOLE * candidates
+        return candidates + self._landmarks(self._economy, candidates)
 
     def _draw(self, count: int, *, rescored: bool = False) -> Draw:
         weighting = self.weighting

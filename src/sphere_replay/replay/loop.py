@@ -172,6 +172,10 @@ class Replay:
         """
         self.engine.passed(what, pooled(features), losses)
 
+    def forget_passes(self) -> None:
+        """What was handed on is of no use: other weights were loaded, or stored inputs edited."""
+        self.engine.forget_passes()
+
     def metrics(self) -> dict[str, float | str]:
         """What replay does at the moment; `summary` reads it in one sentence."""
         return metrics_of(self.engine)

@@ -35,7 +35,8 @@ class Known(NamedTuple):
 def alike_in_training(model: nn.Module) -> bool:
     """Whether a model computes the same in training as in evaluation: no batch norm, no dropout.
 
-    What a module does by its own `if self.training` cannot be seen.
+    Modules of language models may read their rates from a configuration. What a module does by its
+    own `if self.training`, with no such number, cannot be seen.
     """
     return not any(map(_differs, model.modules()))
 
@@ -44,12 +45,13 @@ def _differs(module: nn.Module) -> bool:
     if isinstance(module, _NormBase | nn.RReLU):
         return True
     # Dropout calls its rate p; attention, recurrent layers and residual paths have names for it.
+    config = getattr(getattr(module, "config", None), "__dict__", {})
     rates = (
         value
-        for name, value in vars(module).items()
+        for name, value in (vars(module) | config).items()
         if name == "p" or any(part in name for part in _RATES)
     )
-    return any(isinstance(rate, float) and rate > 0 for rate in rates)
+    return any(isinstance(rate, int | float) and rate is not True and rate > 0 for rate in rates)
 
 
 class _Batch(NamedTuple):
@@ -78,6 +80,7 @@ class Passing:
         self._longest = longest
         self._draws = 0
         self._batches: list[_Batch] = []
+        self._loaded = memory.loaded
 
     def note(
         self, slots: Tensor, features: Tensor, losses: Tensor, versions: Tensor | None = None
@@ -94,17 +97,17 @@ class Passing:
                 f"with reduction='none'; got slots {list(slots.shape)} of {slots.dtype}, features "
                 f"{list(features.shape)} and losses {list(losses.shape)}"
             )
-        if len(slots) == 0:
+        slots = slots.to("cpu", torch.int64)
+        if versions is None:
+            versions = self._memory.versions_of(slots)
+        rows = (slots >= 0).nonzero()[:, 0]
+        if len(rows) == 0:
             return
         if self._batches and self._batches[-1].features.shape[1] != features.shape[1]:
             self.forget()  # another model's
+        draws, losses = torch.full_like(slots, self._draws), losses.detach().to(features.device)
         # Copies: a caller may go on writing, and a view would hold on to all that it is of.
-        slots = slots.to("cpu", torch.int64, copy=True)
-        if versions is None:
-            versions = self._memory.versions_of(slots)
-        draws = torch.full_like(slots, self._draws)
-        features, losses = features.detach().clone(), losses.detach().clone()
-        self._batches.append(_Batch(draws, slots, versions, features, losses))
+        self._batches.append(_Batch(draws, slots, versions, features.detach(), losses).of(rows))
         if len(self._batches) > _PER_DRAW * self._longest:
             self._keep(self._latest())
 
@@ -115,8 +118,8 @@ class Passing:
             del self._batches[0]
 
     def forget(self) -> None:
-        """The model is another one."""
-        self._batches = []
+        """The model is another one, or the memory."""
+        self._batches, self._loaded = [], self._memory.loaded
 
     def known(self, slots: Tensor) -> Known | None:
         """The latest of what is known of the memories in these slots `[m]`; None: nothing is."""
@@ -133,6 +136,8 @@ class Passing:
 
     def _latest(self) -> _Batch | None:
         """What is known of each slot, by slots; None: of none."""
+        if self._loaded != self._memory.loaded:
+            self.forget()  # versions of another stream tell nothing
         if not self._batches:
             return None
         newest, columns = self._batches[-1], zip(*self._batches, strict=True)

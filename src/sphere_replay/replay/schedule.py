@@ -16,9 +16,9 @@ from sphere_replay.storage.trees import State
 
 STRETCH = 8
 """Times the longest interval, where hardly anything changes."""
-WHOLE = 2.0
+WHOLE = 2
 """Passes of each candidate at a rescoring that saves none."""
-_ECONOMICAL = ("interval", "draws", "saved", "cost")
+_ECONOMICAL = ("interval", "draws", "saved")
 """What intervals depend on that are not always the same."""
 
 
@@ -31,10 +31,11 @@ class Schedule:
             the whole memory.
         longest: Let intervals double from one rescoring of a task to the next, up to this many
             draws; None keeps them at `every`.
-        usual: Draws between the rescorings of a schedule that passes all candidates twice: one that
-            comes sooner must be paid for by what was saved of these passes. None: it comes anyway.
+        usual: Draws between the rescorings of a schedule that passes all candidates twice. No more
+            passes are ever made than it would have made: what comes sooner must be paid for by
+            passes that were saved. None: nobody counts.
         steady: Let them go on doubling, up to `STRETCH` times as many, while a smaller share of
-            what the weights say was news at a rescoring.
+            what the weights say was news at a rescoring, and of the memory is new.
     """
 
     def __init__(
@@ -60,8 +61,8 @@ class Schedule:
         self._draws_since = 0
         self._draws = 0
         """Since the task began."""
-        self._saved = self._cost = 0.0
-        """Passes of a candidate that were not made, and what the latest rescoring took."""
+        self._saved = 0
+        """Passes that the usual schedule would have made, less those that were made."""
         self._asked = True
         self._slots = torch.empty(0, dtype=torch.int64, device="cpu")
         self._all = True
@@ -85,23 +86,28 @@ class Schedule:
             return self.every
         return max(self.every, self.longest * (STRETCH if self.steady else 1))
 
-    @property
-    def due(self) -> bool:
-        """Whether the next draw rescores."""
-        if self._asked or self._draws_since < self._interval:
-            return self._asked
-        return self.usual is None or self._draws_since >= self.usual or self._saved >= self._cost
+    def due(self, memory: Memory, cost: int) -> bool:
+        """Whether the next draw rescores, which takes so many passes at most."""
+        if self._asked:
+            return True
+        if self._draws_since < self._interval and not self._outgrown(memory):
+            return False
+        return self.usual is None or self._saved + self._usual_passes(memory) >= cost
 
     def ask(self) -> None:
         """The next draw rescores, whatever the count."""
         self._asked = True
 
-    def count(self) -> None:
+    def count(self, memory: Memory) -> None:
         """A draw was made."""
+        if self._draws_since > 0:  # else `weighed` has just counted them
+            self._saved += self._usual_passes(memory)
         self._draws_since += 1
         self._draws += 1
-        if self.usual is not None and self._draws % self.usual == 0:
-            self._saved += WHOLE
+
+    def width(self, memory: Memory) -> int:
+        """How many candidates a rescoring has now."""
+        return len(memory) if self.pool is None else min(self.pool, len(memory))
 
     def candidates(self, memory: Memory, generator: torch.Generator) -> Tensor:
         """Slots `[m]` to score now."""
@@ -111,12 +117,12 @@ class Schedule:
         return draw_distinct(size, self.pool, generator)
 
     def weighed(
-        self, slots: Tensor, memory: Memory, drift: float | None = None, cost: float = WHOLE
+        self, slots: Tensor, memory: Memory, drift: float | None = None, cost: int = 0
     ) -> None:
         """These candidates have weights from now on; counting starts again.
 
-        `drift` is how much of what they say is news, if that is known; `cost` how often each was
-        passed forward, on average.
+        `drift` is how much of what they say is news, if that is known; `cost` how many passes it
+        took.
 
         Not before: if scoring fails, the weights that there are go with the slots that they are of,
         and the next draw rescores.
@@ -130,9 +136,9 @@ class Schedule:
             still = drift is not None and drift < self.steady
             most = self.longest * (STRETCH if still else 1)
             self._interval = max(self.every, min(2 * self._interval, most))
+        self._saved += self._usual_passes(memory) - cost
         if self._asked:
-            self._draws, self._saved = 0, self._saved + WHOLE
-        self._saved, self._cost = self._saved - cost, cost
+            self._draws = 0
         self._draws_since = 0
         self._asked = False
         self.scorings += 1
@@ -180,6 +186,18 @@ class Schedule:
         ordered, order = self._ordered
         at = torch.searchsorted(ordered, slots).clamp_(max=len(ordered) - 1)
         return order[at[ordered[at] == slots]]
+
+    def _usual_passes(self, memory: Memory) -> int:
+        """What the usual schedule would pass at the next draw."""
+        if self.usual is None or not (self._asked or self._draws % self.usual == 0):
+            return 0
+        return WHOLE * self.width(memory)
+
+    def _outgrown(self, memory: Memory) -> bool:
+        """Whether too much of the memory is new for an interval that is longer than the longest."""
+        if self.longest is None or self._draws_since == 0 or self._draws_since % self.longest:
+            return False  # it takes a look at all memories
+        return 1 - self.scored_share(memory) > self.steady
 
     def scored_share(self, memory: Memory) -> float:
         """How much of the memory still holds what was scored."""
@@ -229,6 +247,5 @@ class Schedule:
 
     def _count_from(self, state: State) -> None:
         self._draws_since, self._asked = state["draws_since"], state["asked"]
-        if self.longest is not None:
-            for name in _ECONOMICAL:
-                setattr(self, f"_{name}", state[name])
+        for name in _ECONOMICAL if self.longest is not None else ():
+            setattr(self, f"_{name}", state.get(name, 0))  # states of before had the interval alone

@@ -163,13 +163,15 @@ class ScheduledSettings(ReplaySettings):
     landmarks: int = Economy.landmarks
     """Memories that an economical rescoring passes forward twice."""
     shortest: int = Economy.shortest
-    """Replays between the first economical rescorings of a task, or `every` if that is less."""
+    """Replays between the first economical rescorings of a task, once they are paid for by passes
+    that were saved, or `every` if that is less."""
     longest: int = Economy.longest
-    """Replays between economical rescorings at most, or `every` if that is more."""
+    """Replays up to which intervals of economical rescorings double, or `every` if that is more."""
     reuse: int = Economy.reuse
     """Replays for which what training computed does for an economical rescoring; 0: none."""
     steady: float = Economy.steady
-    """Share of the weights that may be news where economical rescorings become rarer still."""
+    """Share of the weights that may be news where economical rescorings become rarer still, up to
+    eight times."""
 
     @property
     def drawn_from(self) -> dict[str, int]:
