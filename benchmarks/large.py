@@ -183,7 +183,7 @@ def _nearest_others(size: int) -> Iterator[Cell]:
             "m": size,
             "seconds": seconds,
             "certified": 100 * found.error.total_variation,
-            "how": f"{found.geometry.count} each",
+            "how": f"{found.geometry.neighbors.looked_for} each",
         }
 
 

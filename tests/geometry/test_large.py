@@ -183,6 +183,25 @@ def test_kernels_that_moments_do_not_carry_have_more_pairs_while_these_are_few(
     assert 1e-3 < float(off) < 0.05
 
 
+@pytest.mark.parametrize(("dim", "worth_it"), [(8, True), (32, False)])
+def test_more_pairs_must_be_worth_their_time(
+    dim: int, worth_it: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features, ones = random(3000, dim, seed=1), torch.ones(3000)
+    geometry = CellGeometry(source(features), pairs=100)
+    eps = 2 * geometry.kernel_scales([8.0])[0]
+    pairs = int(geometry.plan(eps).near.sum())
+    monkeypatch.setattr("sphere_replay.geometry.large._WIDER", ())
+    few = CellGeometry(source(features), pairs=100)
+    assert (pairs > int(few.plan(eps).near.sum())) == worth_it
+    expected = exact(geometry, features).apply_kernel(eps, ones)
+    found, without = (
+        float((each.apply_kernel(eps, ones) / expected - 1).abs().mean())
+        for each in (geometry, few)
+    )
+    assert (found < 0.75 * without) == worth_it
+
+
 def test_tight_clusters_leave_no_rest_that_rounding_could_blow_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -242,6 +242,22 @@ def test_without_faiss_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
         build_geometry(clusters(), kind="sparse")
 
 
+@pytest.mark.parametrize(("looked_for", "count"), [(1 << 25, 40), (30 * SIZE, 30), (0, 20)])
+def test_the_more_memories_the_fewer_others_each_looks_for(
+    looked_for: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"_LOOKED_FOR": looked_for, "MOST": 40, "LEAST": 20}.items():
+        monkeypatch.setattr(f"sphere_replay.geometry.sparse.{name}", value)
+    assert sparse(clusters()).neighbors.looked_for == count
+
+
+def test_votes_out_of_reach_are_none() -> None:
+    belongs = torch.arange(SIZE) % 2
+    for eps, found in ((0.3, True), (1e-4, False)):
+        sums = sparse(clusters(), 9).sums_by_class(eps, belongs, 2)
+        assert bool(torch.cat([each for _, each in sums]).any()) == found
+
+
 # What is kept.
 
 
@@ -279,6 +295,13 @@ def test_whoever_has_changed_is_searched_anew_and_all_others_keep_their_pairs(si
     assert again.moved == int(changed.sum()) + max(0, SIZE - size)
     apart = (unit(features)[again.others] - unit(features)[whose(again)]).square().sum(1)
     torch.testing.assert_close(again.squared, apart, rtol=1e-4, atol=1e-6)
+
+
+def test_who_had_looked_for_fewer_is_searched_anew() -> None:
+    features = clusters()
+    few, many = sparse(features, 3).neighbors, sparse(features, 9).neighbors
+    assert torch.equal(matrix(sparse(features, 9, before=few).neighbors), matrix(many))
+    assert sparse(features, 3, before=many).neighbors.others is many.others
 
 
 def test_a_memory_that_has_lost_a_quarter_is_searched_anew() -> None:
@@ -356,6 +379,18 @@ def test_the_next_allocation_keeps_the_pairs_of_the_last() -> None:
     again = allocate(increments, features, geometry="sparse", grouping=first.grouping)
     assert isinstance(again.grouping, Neighbors)
     assert again.grouping.moved == 10
+    for control in (Control.PERMUTED, None):
+        recipe = Sphere.vision(control=control)
+        found = allocate(
+            increments,
+            features,
+            recipe,
+            geometry="sparse",
+            grouping=again.grouping,
+            generator=seeded(1),
+        )
+        assert isinstance(found.grouping, Neighbors)
+        assert found.grouping.others is again.grouping.others
     cells = allocate(increments, features, geometry="cells", grouping=first.grouping)
     assert cells.grouping is not None  # which pairs are of no use to
     assert not isinstance(cells.grouping, Neighbors)

@@ -129,7 +129,7 @@ def allocate(
     dim = features.shape[-1] if isinstance(features, Tensor) and features.ndim == 2 else 0
     result = undisturbed(work, len(delta), features.device, dim=dim)
     if isinstance(features, Tensor):  # else somebody else has chosen how
-        warn_if_poor(result.error, len(delta))
+        warn_if_poor(result)
     return result
 
 

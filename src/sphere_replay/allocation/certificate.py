@@ -33,7 +33,14 @@ from sphere_replay.allocation.recipe import Sphere
 from sphere_replay.allocation.result import Allocation, Certificate
 from sphere_replay.allocation.transport import LARGEST_EXPONENT
 from sphere_replay.errors import caution
-from sphere_replay.geometry import EXACT_UP_TO, ExactRows, Geometry, exact_rows
+from sphere_replay.geometry import (
+    EXACT_UP_TO,
+    ExactRows,
+    Geometry,
+    LowRankGeometry,
+    SparseGeometry,
+    exact_rows,
+)
 from sphere_replay.geometry.kernels import kernel_of
 from sphere_replay.geometry.threads import in_order, slices
 from sphere_replay.numeric import accumulation_dtype
@@ -118,16 +125,22 @@ def _upper_limit(sampled: Tensor) -> float:
     return float(mean + max(quantile, _QUANTILE) * deviation / math.sqrt(count))
 
 
-def warn_if_poor(error: Certificate | None, size: int) -> None:
+def warn_if_poor(result: Allocation) -> None:
     """Tell what to do instead, and where it says what the approximation has left out."""
-    if error is not None and error.total_variation > POOR:
-        caution(
-            f"replay probabilities of {size} memories are certified to "
-            f"{error.total_variation:.0%} of total variation only, though the truth may be far "
-            f'better. Pass geometry="exact" to allocate(), which takes time in proportion to m², '
-            f"or pool= to Replay: up to {EXACT_UP_TO} candidates are exact. "
-            "allocation.geometry.explained() says how kernels were applied"
-        )
+    error, geometry = result.error, result.geometry
+    if error is None or error.total_variation <= POOR:
+        return
+    message = (
+        f"replay probabilities of {len(result)} memories are certified to "
+        f"{error.total_variation:.0%} of total variation only, though the truth may be far "
+        f'better. Pass geometry="exact" to allocate(), which takes time in proportion to m², '
+        f"or pool= to Replay: up to {EXACT_UP_TO} candidates are exact"
+    )
+    if isinstance(geometry, SparseGeometry | LowRankGeometry):
+        message += '. geometry="cells" may be closer, too'
+    if geometry is not None:
+        message += ". allocation.geometry.explained() says how kernels were applied"
+    caution(message)
 
 
 def _chances(result: Allocation) -> Tensor:

@@ -8,7 +8,13 @@ from torch import Tensor
 
 from sphere_replay.allocation.backing import Votes
 from sphere_replay.allocation.sampling import Sample, Scheme, draw, sample
-from sphere_replay.geometry import ApproximateGeometry, Geometry, Kept, Neighborhood
+from sphere_replay.geometry import (
+    ApproximateGeometry,
+    Geometry,
+    Kept,
+    Neighborhood,
+    PermutedGeometry,
+)
 from sphere_replay.geometry.threads import undisturbed
 from sphere_replay.numeric import effective_sample_size
 
@@ -96,7 +102,9 @@ class Allocation:
     @property
     def grouping(self) -> Kept | None:
         """Pass it to the next `allocate()` if most features stay the same; None if all is exact."""
-        return self.geometry.kept if isinstance(self.geometry, ApproximateGeometry) else None
+        if isinstance(self.geometry, ApproximateGeometry | PermutedGeometry):
+            return self.geometry.kept
+        return None
 
     @property
     def effective_sample_size(self) -> float:

@@ -82,9 +82,9 @@ def build_geometry(
     Exact ones are dense while half of the m x m distances fit into `budget` bytes (whole, if these
     are few), tiled within it beyond that. Approximate ones hold a copy of the points in float32;
     beside it cells take up to 400 MiB for their pairs and about 200 MiB to work in. Lists of
-    nearest others hold up to 16 bytes for each that a memory looks for, and more than twice as
-    many while they are made. Memories whose features are those of `before` stay in their cells, or
-    keep their others.
+    nearest others hold up to 16 bytes for each that a memory looks for; while they are made, about
+    twice as many, and what faiss holds. Memories whose features are those of `before` stay in their
+    cells, or keep their others.
     """
     distance, kind, budget = distance or SquaredEuclidean(), Kind(kind), int(budget)
     if budget < 0:

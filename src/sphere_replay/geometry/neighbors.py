@@ -49,13 +49,15 @@ class Neighbors(NamedTuple):
     """How far, squared, `[p]`."""
     prints: Tensor
     """Of the points, int64 `[m]`: those of other points are others."""
+    looked_for: int
+    """How many others each memory looked for."""
     moved: int = 0
     """How many memories have changed, or gone, since all were searched."""
 
     def on(self, device: torch.device) -> "Neighbors":
         """The same on a device: those that were saved come back on the CPU."""
         starts, others, squared, prints = (each.to(device) for each in self[:4])
-        return Neighbors(starts, others, squared, prints, self.moved)
+        return Neighbors(starts, others, squared, prints, self.looked_for, self.moved)
 
 
 Kept = Grouping | Neighbors
@@ -84,11 +86,14 @@ def neighbors_of(points: Tensor, count: int, before: Neighbors | None = None) ->
     Args:
         points: Unit rows, or zeros.
         count: How many others whoever is searched for looks for.
-        before: Pairs of points that some of these may still be, which are kept.
+        before: Pairs of points that some of these may still be, which are kept unless they had
+            looked for fewer.
     """
     size, prints = len(points), prints_of(points)
     changed = torch.ones(size, dtype=torch.bool, device=points.device)
     moved = 0
+    if before is not None and before.looked_for < count:
+        before = None
     if before is not None:
         before = before.on(points.device)
         known = min(size, len(before.prints))
@@ -99,31 +104,35 @@ def neighbors_of(points: Tensor, count: int, before: Neighbors | None = None) ->
         elif size == len(before.prints) and not changed.any():
             return before
     found = _nearest(points, changed.nonzero()[:, 0], min(count, size - 1))
-    return _joined(found, prints, moved, before, ~changed)
+    filled = _joined(found, size, before, ~changed)
+    return Neighbors(filled.starts, filled.others, filled.squared, prints, count, moved)
 
 
-def _joined(
-    found: _Found, prints: Tensor, moved: int, before: Neighbors | None, stays: Tensor
-) -> Neighbors:
+def _joined(found: _Found, size: int, before: Neighbors | None, stays: Tensor) -> "_Filling":
     """What was found from both sides, and the pairs of before whose memories both stay."""
-    size, (rows, others, squared) = len(prints), found
+    rows, others, squared = found
     there = others >= 0
     back = there & ~_mutual(found, size)
-    backward, finders = others[back].long(), rows.repeat_interleave(back.sum(dim=1))
-    order = backward.argsort(stable=True)
-    counts = backward.bincount(minlength=size)
-    counts[rows] += there.sum(dim=1)
+    counts = torch.zeros(size, dtype=torch.int64, device=rows.device)
+    counts[rows] = there.sum(dim=1)
+    parts = slices(len(rows), _rows_of(others.shape[1]))
+    for part in parts:
+        counts += others[part][back[part]].bincount(minlength=size)
     for whose, _, _ in _kept(before, stays):
         counts += whose.bincount(minlength=size)
     filling = _Filling(counts)
     for pairs in _kept(before, stays):
         filling.add(*pairs)
-    for part in slices(len(rows), _rows_of(others.shape[1])):
+    for part in parts:
         some = there[part]
         whose = rows[part].repeat_interleave(some.sum(dim=1))
         filling.add(whose, others[part][some], squared[part][some])
-    filling.add(backward[order], finders[order].int(), squared[back][order])
-    return Neighbors(filling.starts, filling.others, filling.squared, prints, moved)
+    for part in parts:
+        some = back[part]
+        finders = rows[part].repeat_interleave(some.sum(dim=1))
+        whose, order = others[part][some].long().sort(stable=True)
+        filling.add(whose, finders[order].int(), squared[part][some][order])
+    return filling
 
 
 class _Filling:

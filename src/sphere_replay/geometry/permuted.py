@@ -6,6 +6,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from sphere_replay.geometry.approximate import ApproximateGeometry
+from sphere_replay.geometry.neighbors import Kept
 from sphere_replay.geometry.protocol import Approximate, Geometry, Neighborhood
 
 
@@ -73,6 +75,15 @@ class PermutedGeometry:
     def median_distance(self) -> float:
         """Median of C_kl over pairs k < l."""
         return self._base.median_distance()
+
+    @property
+    def kept(self) -> Kept | None:
+        """What the base leaves to the next geometry, if it is approximate."""
+        return self._base.kept if isinstance(self._base, ApproximateGeometry) else None
+
+    def explained(self) -> str:
+        """How the base has applied its kernels, if it is approximate."""
+        return self._base.explained() if isinstance(self._base, ApproximateGeometry) else ""
 
     def exact_rows(self) -> ExactRows | None:
         """See the function of this name."""

@@ -27,6 +27,8 @@ _ACCURATE = 2e-4
 _TOLERABLE = 1.5e-3
 """The same where moments carry what near pairs leave; beyond it, more pairs are tried. A bound on
 the total variation is several times as large."""
+_WORTH_IT = 0.75
+"""Of the error of moments: what more pairs, which take longer, must bring it down to."""
 _TYPICAL, _STEEPEST, _TINY = 1e-4, 0.5, 1e-30
 """A variance of spreads below which there is no slope over them, and the steepest there may be."""
 
@@ -122,8 +124,10 @@ def planned(
     without = float(left.mean())
     if without > _TOLERABLE and wider:
         again = _mixed(pilots, more, far, left, total, measured)
-        if again.error < without:
-            return again.plan
+        worth_it = again.error < _WORTH_IT * mixed.error or not math.isfinite(mixed.error)
+        best = again if worth_it else mixed
+        if best.error < without:
+            return best.plan
     off = f"moments would be {mixed.error:.1e} off the sums"
     return Plan(more, None, without, f"sparse: {measured}, {100 * without:.2g}% is left out, {off}")
 

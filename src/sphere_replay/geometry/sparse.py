@@ -2,7 +2,7 @@
 
 K_ij = exp(-C_ij/eps) where i is among the nearest of j, or j among those of i, and 0 elsewhere;
 K_ii = 1. Pairs are searched for once; a product is then a pass over them. Where features stay, so
-do the pairs, and a rescoring takes little more than its products.
+do the pairs.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,8 +52,6 @@ class SparseGeometry(ApproximateGeometry):
         super().__init__(points, everybody, everybody, root=source.root)
         if count is None:
             count = min(MOST, max(LEAST, _LOOKED_FOR // self.size))
-        self.count = count
-        """How many others a memory looked for."""
         known = before if isinstance(before, Neighbors) else None
         self.neighbors = neighbors_of(points, count, known)
         self._scales: dict[float, None] = {}

@@ -195,7 +195,7 @@ class SphereSelection:
             generator=generator,
         )
         if not isinstance(carried.features, Tensor):  # else allocate has told
-            warn_if_poor(allocation.error, len(allocation))
+            warn_if_poor(allocation)
         details = {
             "temperature": allocation.temperature,
             "largest_support": float(allocation.support.max()),
