@@ -7,6 +7,8 @@ import pytest
 from safetensors.torch import load_file
 
 from sphere_replay.cli import COMMANDS, main
+from sphere_replay.runs.domains import table_named
+from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, EVALUATION_SEEDS, seeds_in
 from sphere_replay.vision.stream import ClassStream
 
 SHORT = ["--limit", "200", "--quiet"]
@@ -183,6 +185,22 @@ def test_a_table_tells_what_its_runs_have_beyond_it(
     limited = ["--limit", "300", "--set", "optimizer.momentum=0.5", "--seeds", "1"]
     _, _, err = run(capsys, "table", "digits", "--runs", str(runs), *limited)
     assert "(there: limit 200; add --limit 200)" in err
+
+
+def test_of_a_thousand_seeds_those_are_looked_at_that_have_folders(tmp_path: Path) -> None:
+    table = table_named("digits")
+    assert seeds_in(table, EVALUATION_SEEDS, tmp_path / "nowhere") == range(1)
+    for name in (
+        "digits-er-uniform-noise40-seed7-0123abcd",
+        "x-seed12-0f",
+        "seed3",
+        "x-seed1000-a",
+    ):
+        (tmp_path / name).mkdir()
+    assert seeds_in(table, EVALUATION_SEEDS, tmp_path) == [7, 12]
+    assert seeds_in(table, DEVELOPMENT_SEEDS, tmp_path) == [1000]
+    ordered = table_named("instruct")  # three orders of each seed
+    assert seeds_in(ordered, EVALUATION_SEEDS, tmp_path) == [21, 22, 23, 36, 37, 38]
 
 
 def test_a_failed_run_is_reported_and_stops_nobody(

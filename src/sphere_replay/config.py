@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 from sphere_replay import __version__
@@ -60,7 +61,8 @@ class RunConfig:
 
     def check_fields(self) -> None:
         """Refuse wrong types and infinities; spell 1 and 1.0 alike, for they are one value."""
-        annotations = get_type_hints(type(self))  # parsers write other types into shared fields
+        ours: Any = type(self)
+        annotations = _annotations(ours)
         for entry in fields(self):
             value = getattr(self, entry.name)
             spelled = _spelled(annotations[entry.name])
@@ -213,6 +215,11 @@ def one_of(name: str, value: str, known: Iterable[str]) -> None:
 
 def _shortened(digest: object) -> str:
     return "ours" if digest is None else str(digest)[:10]
+
+
+@cache
+def _annotations(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _spelled(annotation: object) -> str:

@@ -22,9 +22,9 @@ _EXTRA_OF = {
 """The smallest extra that brings a module."""
 
 
-def require(module: str, extra: str) -> Any:
-    """Import an optional dependency, or say which extra of the package brings it."""
-    with needing(extra):
+def require(module: str, extra: str, what: str = "this") -> Any:
+    """Import an optional dependency, or say which extra of the package brings it to what."""
+    with needing(extra, what):
         return importlib.import_module(module)
 
 
@@ -40,17 +40,18 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 @contextmanager
-def needing(extra: str) -> Iterator[None]:
+def needing(extra: str, what: str = "this") -> Iterator[None]:
     """Say which extra of the package brings a module that the block does not find."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("sphere_replay"):
             raise  # a mistake of ours
-        raise DataError(how_to_get(error.name, extra)) from error
+        raise DataError(how_to_get(error.name, extra, what)) from error
 
 
-def how_to_get(module: str, extra: str | None = None) -> str:
+def how_to_get(module: str, extra: str | None = None, what: str = "this") -> str:
     """What to install for a module: the extra of whoever asks, or the smallest that has it."""
     name = module.partition(".")[0]
-    return f"this needs {name}: pip install 'sphere-replay[{extra or _EXTRA_OF.get(name, 'all')}]'"
+    extra = extra or _EXTRA_OF.get(name, "all")
+    return f"{what} needs {name}: pip install 'sphere-replay[{extra}]'"

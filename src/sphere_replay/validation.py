@@ -15,8 +15,12 @@ class Choice(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "Choice":
-        kind = re.sub(r"\B(?=[A-Z])", " ", cls.__name__).lower()
-        raise ValueError(f"unknown {kind} {value!r}; known: {', '.join(cls)}")
+        raise ValueError(f"unknown {cls._called()} {value!r}; known: {', '.join(cls)}")
+
+    @classmethod
+    def _called(cls) -> str:
+        """What it is an alternative of."""
+        return re.sub(r"\B(?=[A-Z])", " ", cls.__name__).lower()
 
 
 def check_increments(increments: Tensor) -> Tensor:
@@ -93,7 +97,7 @@ def check_counts(least: int = 1, /, **values: int) -> None:
     """Every named value is a whole number, and large enough."""
     for name, value in values.items():
         if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, got {value}")
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def check_fraction(**values: float) -> None:

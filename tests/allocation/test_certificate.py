@@ -298,10 +298,15 @@ def test_poor_certificates_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     increments, features, _ = memories(0)
     monkeypatch.setattr("sphere_replay.geometry.build.EXACT_UP_TO", 100)
     monkeypatch.setattr("sphere_replay.allocation.certificate.POOR", -1.0)
-    for kind in ("auto", "cells"):
+    few = r"400 memories .* So few are exact if geometry= is left out"
+    with pytest.warns(UserWarning, match=few):
+        allocate(increments, features, geometry="cells")
+    monkeypatch.setattr("sphere_replay.allocation.certificate.EXACT_UP_TO", 100)
+    for kind in ("auto", "cells", "sparse"):
         with pytest.warns(UserWarning, match=r'400 memories .* geometry="exact".* pool') as told:
             allocate(increments, features, geometry=kind)
         assert [warning.filename for warning in told] == [__file__]
+        assert ("Cells may be closer" in str(told[0].message)) == (kind == "sparse")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         allocate(increments, features, geometry="exact")

@@ -409,5 +409,5 @@ def test_the_choice_is_by_size_and_budget_and_says_so(monkeypatch: pytest.Monkey
     assert "without features" in given.why
     with pytest.raises(ValueError, match=r"sparse geometries look at points, .* none"):
         build_geometry(matrix, Precomputed(), kind="sparse")
-    with pytest.raises(ValueError, match="unknown kind 'fast'; known: auto, exact"):
+    with pytest.raises(ValueError, match="unknown geometry 'fast'; known: auto, exact"):
         build_geometry(features, kind="fast")

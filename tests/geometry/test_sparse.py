@@ -24,6 +24,7 @@ from sphere_replay.geometry import (
 )
 from sphere_replay.geometry.neighbors import neighbors_of
 from sphere_replay.geometry.sources import PointSource
+from sphere_replay.numeric import median, spread
 from tensors import random, seeded
 
 DISTANCES: dict[str, Distance] = {
@@ -116,7 +117,7 @@ def test_kernels_that_pairs_hold_are_exact_and_others_say_how_much_is_missing() 
     torch.testing.assert_close(geometry.apply_kernel(0.02, ones), local, rtol=1e-5, atol=0)
     geometry.apply_kernel(2.0, ones)
     narrow, wide = geometry.explained().split("; ")
-    assert narrow.startswith("eps 0.02 N_eff ")
+    assert narrow.startswith("eps 0.02 exact N_eff ")
     assert narrow.endswith("pairs hold 100.00% of the kernel")
     held = float((geometry.apply_kernel(2.0, ones) / exact.apply_kernel(2.0, ones)).mean())
     assert 0.2 < held < 0.9
@@ -238,7 +239,9 @@ def test_with_more_copies_than_it_looks_for_nobody_is_near_itself(
 def test_without_faiss_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sphere_replay.geometry.neighbors.EXACT_PAIRS", 0)
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(DataError, match=r"needs faiss: pip install 'sphere-replay\[large\]'"):
+    with pytest.raises(
+        DataError, match=r"240 memories, .*needs faiss: pip install 'sphere-replay\[large\]'"
+    ):
         build_geometry(clusters(), kind="sparse")
 
 
@@ -369,6 +372,8 @@ def test_allocations_by_near_pairs_are_certified(control: Control | None) -> Non
     torch.testing.assert_close(
         found.effective_neighbors, exact.effective_neighbors, rtol=1e-2, atol=1e-2
     )
+    typical = median(found.effective_neighbors[spread(1200, 64)])
+    assert found.typical_neighbors == pytest.approx(typical, rel=0.02)
 
 
 def test_the_next_allocation_keeps_the_pairs_of_the_last() -> None:

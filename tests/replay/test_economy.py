@@ -382,6 +382,7 @@ def test_the_memory_may_grow_and_hold_fewer_than_there_are_landmarks() -> None:
         ({"longest": 1.5}, "longest must be a whole number of at least 1, got 1.5"),
         ({"steady": 1.5}, r"steady must lie in \[0, 1\], got 1.5"),
         ({"reuse": -1}, "reuse must be a whole number of at least 0, got -1"),
+        ({"landmarks": 64, "steady": 0.1}, "landmarks, steady: of the economical schedule alone"),
     ],
 )
 def test_settings_that_make_no_schedule_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -522,6 +522,7 @@ def test_metrics_end_in_a_sentence() -> None:
     assert metrics["neighbors"] == median(weighting.allocation.effective_neighbors)
     assert metrics["share_scored"] == 0.5
     assert float(metrics["seconds"]) > 0
+    assert metrics["passes"] == 32
     assert "drift" not in metrics
     for _ in range(4):
         replay.draw(4)
@@ -553,9 +554,13 @@ def test_the_sentence_says_what_matters(
     share: float, mass: float, neighbors: float | None, sentence: str
 ) -> None:
     assert reading(share, mass, neighbors, 500) == sentence
-    assert reading(share, mass, neighbors, 500, error=0.04) == sentence
+    assert reading(share, mass, neighbors, 500, {"error": 0.04}) == sentence
+    lonely = "; increments come from 1.3 landmarks each: more of them, or a wider kernel, would "
+    told = reading(share, mass, neighbors, 500, {"landmark_neighbors": 1.3})
+    assert told == f"{sentence}{lonely}make them surer"
+    assert reading(share, mass, neighbors, 500, {"landmark_neighbors": 2.0}) == sentence
     poor = "; kernels are approximate, and up to 30% of the draws may be others"
-    assert reading(share, mass, neighbors, 500, error=0.3) == sentence + poor
+    assert reading(share, mass, neighbors, 500, {"error": 0.3}) == sentence + poor
 
 
 def test_a_selection_of_ones_own_is_known_by_its_class() -> None:

@@ -184,6 +184,15 @@ def test_rows_that_do_not_belong_together_are_refused(
         Passing(filled(8), longest=2).note(slots, features, losses)
 
 
+def test_slots_that_do_not_exist_are_refused() -> None:
+    passing = Passing(filled(8), longest=2)
+    for wrong in (8, -2):
+        with pytest.raises(ValueError, match=f"of 8 memories, or -1 for none; got .*{wrong}"):
+            passing.note(torch.tensor([3, wrong]), torch.ones(2, 2), torch.ones(2))
+    with pytest.raises(TypeError, match=r"slots must be a torch\.Tensor, got list"):
+        passing.note([1, 2], torch.ones(2, 2), torch.ones(2))  # type: ignore[arg-type]  # a mistake
+
+
 # At a rescoring.
 
 

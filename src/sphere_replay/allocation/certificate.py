@@ -132,12 +132,17 @@ def warn_if_poor(result: Allocation) -> None:
         return
     message = (
         f"replay probabilities of {len(result)} memories are certified to "
-        f"{error.total_variation:.0%} of total variation only, though the truth may be far "
-        f'better. Pass geometry="exact" to allocate(), which takes time in proportion to m², '
-        f"or pool= to Replay: up to {EXACT_UP_TO} candidates are exact"
+        f"{error.total_variation:.0%} of total variation only, though the truth may be far better. "
     )
-    if isinstance(geometry, SparseGeometry | LowRankGeometry):
-        message += '. geometry="cells" may be closer, too'
+    if len(result) <= EXACT_UP_TO:
+        message += "So few are exact if geometry= is left out"
+    else:
+        if isinstance(geometry, SparseGeometry | LowRankGeometry):
+            message += "Cells may be closer, if geometry= is left out. "
+        message += (
+            'Pass geometry="exact" to allocate(), which takes time in proportion to m², '
+            f"or pool= to Replay: up to {EXACT_UP_TO} candidates are exact"
+        )
     if geometry is not None:
         message += ". allocation.geometry.explained() says how kernels were applied"
     caution(message)

@@ -14,9 +14,14 @@ from sphere_replay.geometry import (
     Kept,
     Neighborhood,
     PermutedGeometry,
+    exact_rows,
 )
+from sphere_replay.geometry.calibration import effective_sizes
 from sphere_replay.geometry.threads import undisturbed
-from sphere_replay.numeric import effective_sample_size
+from sphere_replay.numeric import effective_sample_size, median, spread
+
+_TYPICAL, _TYPICAL_AT_ONCE = 64, 8
+"""Memories whose exact N_eff stands for all, and rows of them that are held at a time."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,19 @@ class Allocation:
         The memory itself is one of them, whether or not the recipe leaves it out.
         """
         return self._neighborhood.effective_size.to(self.weights.dtype)
+
+    @property
+    def typical_neighbors(self) -> float:
+        """The median N_eff; of approximate kernels that of a few memories, by exact rows."""
+        rows = None if self.geometry is None else exact_rows(self.geometry)
+        if rows is None:
+            return median(self.effective_neighbors)
+        some, everybody = spread(len(self), _TYPICAL), slice(0, len(self))
+        sizes = [
+            effective_sizes(rows.costs(each, everybody), self.eps_s)
+            for each in torch.split(some.to(rows.order.device), _TYPICAL_AT_ONCE)
+        ]
+        return median(torch.cat(sizes))
 
     @property
     def radius(self) -> Tensor:

@@ -38,6 +38,10 @@ class Kind(Choice):
     LOW_RANK = "low-rank"
     """Moments of cells, and the pairs of each cell."""
 
+    @classmethod
+    def _called(cls) -> str:
+        return "geometry"
+
 
 _APPROXIMATE = {
     Kind.CELLS: CellGeometry,

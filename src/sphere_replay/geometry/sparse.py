@@ -114,7 +114,7 @@ class SparseGeometry(ApproximateGeometry):
             held = self._product(eps, ones, others_only=False)[chosen, 0] / kernel.sum(dim=1)
             size = median(effective_sizes(costs, eps * self.unit))
             share = f"{float(held.mean()):.2%}"
-            told.append(f"eps {eps:.3g} N_eff {size:.0f}, pairs hold {share} of the kernel")
+            told.append(f"eps {eps:.3g} exact N_eff {size:.0f}, pairs hold {share} of the kernel")
         return "; ".join(told)
 
     def _kernel(self, costs: Tensor, eps: float) -> Tensor:

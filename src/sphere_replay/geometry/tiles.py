@@ -41,6 +41,10 @@ class TileGeometry(TileStore):
         self.why = ""
         """Why this geometry was chosen."""
 
+    def explained(self) -> str:
+        """How the kernels are applied: exactly."""
+        return f"exactly, {self.why}"
+
     def apply_kernel(self, eps: float, vectors: Tensor, *, others_only: bool = False) -> Tensor:
         """exp(-C/eps) @ vectors, for vectors `[m]` or `[m, p]`; tiles are summed in float64."""
         # One vector per row: products of a few rows with a tile are several times faster than

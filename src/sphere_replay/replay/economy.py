@@ -99,7 +99,7 @@ def economical_scores(
     elif known is not None and widths[0] != widths[-1]:
         raise ValueError(
             f"features of {widths[0]} numbers were handed on by passed(), but scoring finds "
-            f"{widths[-1]}: hand on what it takes for features"
+            f"{widths[-1]}: hand on what it takes for features, after forget_passes()"
         )
     losses = whole([part.losses for part in parts])
     return Scores(

@@ -88,6 +88,8 @@ class Engine:
         self.unit_mass = unit_mass
         self.seconds = 0.0
         """Spent on scoring and weighing so far."""
+        self.passes = 0
+        """Examples passed forward for it so far."""
         self.watch: Onlooker | None = None
         """Whoever looks on, such as a recorder."""
         self.drawn: Callable[[Tensor], None] | None = None
@@ -194,6 +196,7 @@ class Engine:
         )
         drift = None if in_use is None else weighting.details["drift"]
         self.schedule.weighed(slots, self.memory, drift, weighting.cost)
+        self.passes += weighting.cost
         self._moment += 1
         self._scored = self._moment
         self.seconds += perf_counter() - start

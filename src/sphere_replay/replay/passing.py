@@ -89,6 +89,9 @@ class Passing:
 
         They are in the slots now, or were when these had the given versions.
         """
+        for name, values in {"slots": slots, "features": features, "losses": losses}.items():
+            if not isinstance(values, Tensor):
+                raise TypeError(f"{name} must be a torch.Tensor, got {type(values).__name__}")
         whole = not (slots.is_floating_point() or slots.dtype is torch.bool)
         right = whole and slots.ndim == losses.ndim == 1 and features.ndim == 2
         if not right or not len(slots) == len(features) == len(losses):
@@ -98,6 +101,11 @@ class Passing:
                 f"{list(features.shape)} and losses {list(losses.shape)}"
             )
         slots = slots.to("cpu", torch.int64)
+        if len(slots) and not -1 <= int(slots.min()) <= int(slots.max()) < len(self._memory):
+            raise ValueError(
+                f"slots are those of {len(self._memory)} memories, or -1 for none; got "
+                f"{int(slots.min())} to {int(slots.max())}"
+            )
         if versions is None:
             versions = self._memory.versions_of(slots)
         rows = (slots >= 0).nonzero()[:, 0]

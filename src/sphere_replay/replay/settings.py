@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -190,9 +190,16 @@ class ScheduledSettings(ReplaySettings):
         if self.schedule not in SCHEDULES:
             raise ConfigError(unknown("schedule", self.schedule, SCHEDULES))
         try:
-            self._as_economy()
+            numbers = asdict(self._as_economy())
         except ValueError as error:
             raise ConfigError(str(error)) from error
+        usual = asdict(Economy())
+        given = [name for name in numbers if numbers[name] != usual[name]]
+        if given and self.schedule == "published":
+            raise ConfigError(
+                f"{', '.join(given)}: of the economical schedule alone, set schedule='economical' "
+                "as well"
+            )
 
     @property
     def economy(self) -> Economy | None:

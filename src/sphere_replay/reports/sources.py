@@ -24,7 +24,13 @@ from sphere_replay.runs.intact import blaming
 from sphere_replay.runs.launch import run_folder
 from sphere_replay.runs.metrics import METRICS
 from sphere_replay.runs.table import SMALL_ENDING, Measure, Table, TableRow
-from sphere_replay.runs.table_runs import DEVELOPMENT_SEEDS, nothing_of, runs_of, seeds_of
+from sphere_replay.runs.table_runs import (
+    DEVELOPMENT_SEEDS,
+    nothing_of,
+    runs_of,
+    seeds_in,
+    seeds_of,
+)
 
 _BY_CHANCE = ("seed", "order")
 _OWN_PLACES = ("host", "select", "noise", *_BY_CHANCE)
@@ -90,7 +96,7 @@ def read_sources(
 def _of_experiment(path: Path, runs_in: Path) -> Comparison:
     table = load_experiment(path)
     command = f"sphere sweep {path} --out {runs_in}"
-    wanted = runs_of(table, seeds_of(table))
+    wanted = runs_of(table, seeds_in(table, seeds_of(table), runs_in))
     places = [run_folder(run.config, runs_in) for run in wanted]
     made = [(run, place) for run, place in zip(wanted, places, strict=True) if place.finished]
     if not made:

@@ -18,7 +18,7 @@ from typing import Any
 
 from sphere_replay.codebase import this_code
 from sphere_replay.config import RunConfig
-from sphere_replay.errors import Interrupted, UsageError, UserError
+from sphere_replay.errors import UsageError, UserError
 from sphere_replay.extras import require
 from sphere_replay.plugging import Plugin, load_again, loaded
 from sphere_replay.runs.domains import saved_config
@@ -54,8 +54,6 @@ def on_cluster(configs: list[RunConfig], around: Surroundings, address: str) -> 
             while waiting:
                 (ready,), _ = ray.wait(list(waiting))
                 yield _outcome(ray, ready, waiting.pop(ready), around)
-        except KeyboardInterrupt:
-            raise Interrupted("stopped") from None
         finally:
             for reference in waiting:
                 ray.cancel(reference)  # as Ctrl-C does: a run saves itself first
@@ -155,18 +153,18 @@ def _connected(address: str) -> Iterator[Any]:
         return
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     try:
-        _knock(address)
-        ray.init(address=address or None, **quiet)
-    except (OSError, ValueError) as error:
-        named = f"$RAY_ADDRESS, {os.environ.get('RAY_ADDRESS')!r}" if not address else repr(address)
-        raise UsageError(
-            f"no Ray cluster at {named} ({error}): give HOST:PORT of its head; one is begun by "
-            "ray start --head --include-dashboard=false --disable-usage-stats"
-        ) from error
-    try:
+        try:
+            _knock(address)
+            ray.init(address=address or None, **quiet)
+        except (OSError, ValueError) as error:
+            named = repr(address) if address else f"$RAY_ADDRESS, {os.environ.get('RAY_ADDRESS')!r}"
+            raise UsageError(
+                f"no Ray cluster at {named} ({error}): give HOST:PORT of its head; one is begun by "
+                "ray start --head --include-dashboard=false --disable-usage-stats"
+            ) from error
         yield ray
     finally:
-        ray.shutdown()
+        ray.shutdown()  # of half a cluster, too
 
 
 def _knock(address: str) -> None:

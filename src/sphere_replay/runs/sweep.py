@@ -63,11 +63,14 @@ def sweep(
             waiting.setdefault(folder.path, []).append(config)
     around = Surroundings(out, data, record, tuple(track))
     firsts = [alike[0] for alike in waiting.values()]
-    for outcome in _outcomes(firsts, around, workers, ray):
-        if outcome.status == "interrupted":
-            raise Interrupted(f"stopped with {len(configs) - len(outcomes)} runs to go")
-        for config in waiting[run_folder(outcome.config, out).path]:
-            done(replace(outcome, config=config))
+    try:
+        for outcome in _outcomes(firsts, around, workers, ray):
+            if outcome.status == "interrupted":
+                raise Interrupted(f"stopped with {len(configs) - len(outcomes)} runs to go")
+            for config in waiting[run_folder(outcome.config, out).path]:
+                done(replace(outcome, config=config))
+    except KeyboardInterrupt:
+        raise Interrupted("stopped") from None
     return outcomes
 
 
@@ -107,9 +110,7 @@ def _side_by_side(
                     else:
                         broken = 0
                         yield outcome
-            except KeyboardInterrupt:  # the workers got it too, and are saving their runs
-                raise Interrupted("stopped") from None
-            finally:
+            finally:  # workers get Ctrl-C, too, and save their runs
                 pool.shutdown(cancel_futures=True)
     for config in left:
         yield Outcome(config, "failed", "its worker process was killed")

@@ -1,6 +1,7 @@
 """The runs that fill a table: one for each row, column and seed."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ EVALUATION_SEEDS = range(1000)
 """Seeds of reported numbers, used from the first on."""
 DEVELOPMENT_SEEDS = range(1000, 2000)
 """Seeds for every choice; no reported number ever comes from them."""
+_SEED = re.compile(r"-seed(\d+)-\w+$")
+"""The end of a run's folder name."""
 _TOLD = 3
 """Kinds of other runs that a hint tells of."""
 _FEW = 4
@@ -78,6 +81,17 @@ def _numbered(table: Table, number: int) -> dict[str, Any]:
     first = DEVELOPMENT_SEEDS.start if number in DEVELOPMENT_SEEDS else EVALUATION_SEEDS.start
     seed, order = divmod(number - first, table.orders)
     return {"order": str(order), "seed": first + seed}
+
+
+def seeds_in(table: Table, seeds: Sequence[int], place: Path) -> Sequence[int]:
+    """Those of the seeds that folders in a place are called by; the first, if there are none.
+
+    No others have runs there, and the settings of a thousand runs take seconds.
+    """
+    names = (_SEED.search(path.name) for path in place.glob("*-seed*"))
+    there = {int(name[1]) for name in names if name is not None}
+    found = [number for number in seeds if _numbered(table, number)["seed"] in there]
+    return found or seeds[:1]
 
 
 def nothing_of(runs: Iterable[TableRun], place: Path, remedy: str) -> UsageError:

@@ -41,12 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
     from sphere_replay.reports.forest import draw_forest
     from sphere_replay.reports.tables import fill
     from sphere_replay.runs.launch import run_folder
-    from sphere_replay.runs.table_runs import nothing_of, runs_of, seeds_of
+    from sphere_replay.runs.table_runs import nothing_of, runs_of, seeds_in, seeds_of
 
     table, settings = table_from(arguments)
     column = arguments.column or list(table.columns)[-1]
     check_known("column", [column], table.columns)
     seeds = seeds_of(table, arguments.seeds, development=arguments.development)
+    seeds = seeds_in(table, seeds, arguments.runs)
     runs = runs_of(table, seeds, columns=[column], **settings)
     finished = read_finished(runs, arguments.runs)
     if not finished:

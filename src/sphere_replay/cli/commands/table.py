@@ -82,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         namesakes,
         nothing_of,
         runs_of,
+        seeds_in,
         seeds_of,
     )
 
@@ -95,9 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
     command = shlex.join(["sphere", "sweep", *table_words(arguments)])
     seeds = seeds_of(table, arguments.seeds, development=arguments.development)
     if arguments.runs is not None:
-        wanted = runs_of(table, seeds, **settings)
-        table = table.telling(settings)
         place = arguments.runs
+        wanted = runs_of(table, seeds_in(table, seeds, place), **settings)
+        table = table.telling(settings)
         entries = to_entries(wanted, place, accept_edited=arguments.accept_edited)
         if not entries:
             raise nothing_of(wanted, place, f"{command} --out {place}")
