@@ -202,6 +202,22 @@ def test_more_pairs_must_be_worth_their_time(
     assert (found < 0.75 * without) == worth_it
 
 
+@pytest.mark.parametrize("spread", [1e-2, 1e-3])
+def test_beside_far_clusters_tight_ones_have_their_products_to_all_digits(
+    spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = clustered(1200, clusters=6, spread=spread)
+    geometry = CellGeometry(source(features), pairs=800)  # more than a cluster has
+    dense, vector = exact(geometry, features), random(1200, seed=4)
+    (eps,) = dense.neighbor_radius([25]).median(dim=1).values.tolist()
+    expected = dense.apply_kernel(eps, torch.stack([torch.ones(1200), vector], dim=1))
+    plan = geometry.plan(eps)
+    assert plan.far is None
+    monkeypatch.setattr(torch, "cdist", lambda *_, **__: pytest.fail("pair by pair"))
+    found = geometry.apply_kernel(eps, torch.stack([torch.ones(1200), vector], dim=1))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_tight_clusters_leave_no_rest_that_rounding_could_blow_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -214,8 +214,10 @@ class CellGeometry(ApproximateGeometry):
 
     def _seen_close(self, left: Tensor, right: Tensor, eps: float) -> Tensor:
         """Costs of all pairs, by differences where products would cancel too much for the scale."""
-        longest = float(squared_lengths(left).max() + squared_lengths(right).max())
-        rounding = torch.finfo(self.dtype).eps * longest
+        own, others = (float(squared_lengths(points).max()) for points in (left, right))
+        if not self._root:  # who is out of reach has no part, however coarse its distance
+            others = min(others, (own**0.5 + (-LEAST_EXPONENT * eps) ** 0.5) ** 2)
+        rounding = torch.finfo(self.dtype).eps * (own + others)
         if self._root:
             squared = squared_between(left, right)
             # Where a distance is small, its root shows more of the rounding than the square does.
