@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from sphere_replay.replay import (
     LossProportional,
     Replay,
     SphereSelection,
-    alike_in_training,
 )
 from sphere_replay.replay.passing import Passing
 from sphere_replay.scoring import Scores
@@ -334,72 +332,6 @@ def test_other_features_than_scoring_finds_are_told() -> None:
     replay.passed(torch.arange(20), torch.ones(20, 7), torch.ones(20))
     with pytest.raises(ValueError, match=r"of 7 numbers were handed on by passed\(\), but .* 2:"):
         replay.draw(4, Scorer(TABLE))
-
-
-# Which models.
-
-
-class Noisy(nn.Embedding):
-    """As trainers of language models mark an embedding to which a hook adds noise."""
-
-    neftune_noise_alpha = 0.0
-
-    def __init__(self, alpha: float) -> None:
-        super().__init__(3, 3)
-        self.neftune_noise_alpha = alpha
-
-
-class Depth(nn.Module):
-    """As networks for images skip a block."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-
-class Attention(nn.Module):
-    """As language models write it: a rate of its own, and no module that drops."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.attention_dropout = rate
-
-
-class Configured(nn.Module):
-    """As others do: rates are looked up when they are needed."""
-
-    def __init__(self, **rates: float) -> None:
-        super().__init__()
-        self.config = SimpleNamespace(**rates)
-
-
-@pytest.mark.parametrize(
-    ("module", "alike"),
-    [
-        (nn.ReLU(), True),
-        (nn.LayerNorm(3), True),
-        (nn.GroupNorm(1, 3), True),
-        (nn.BatchNorm1d(3), False),
-        (nn.SyncBatchNorm(3), False),
-        (nn.Dropout(0.0), True),
-        (nn.Dropout(0.1), False),
-        (nn.Dropout(1), False),
-        (nn.Dropout2d(0.1), False),
-        (nn.MultiheadAttention(4, 2), True),
-        (nn.MultiheadAttention(4, 2, dropout=0.1), False),
-        (Attention(0.0), True),
-        (Attention(0.1), False),
-        (Noisy(0), True),
-        (Noisy(5), False),
-        (Configured(hidden_dropout=0.0), True),
-        (Configured(hidden_dropout=0.1), False),
-        (Depth(0.0), True),
-        (Depth(0.2), False),
-        (nn.RReLU(), False),
-    ],
-)
-def test_batch_norm_dropout_and_noise_make_training_differ(module: nn.Module, alike: bool) -> None:
-    assert alike_in_training(nn.Sequential(nn.Linear(3, 3), module)) == alike
 
 
 # In a loop.
