@@ -100,22 +100,26 @@ class Passing:
                 f"with reduction='none'; got slots {list(slots.shape)} of {slots.dtype}, features "
                 f"{list(features.shape)} and losses {list(losses.shape)}"
             )
-        slots = slots.to("cpu", torch.int64)
-        if len(slots) and not -1 <= int(slots.min()) <= int(slots.max()) < len(self._memory):
+        if len(slots) == 0:
+            return
+        slots = slots.to("cpu", torch.int64, copy=True)
+        least, most = map(int, slots.aminmax())
+        if not -1 <= least <= most < len(self._memory):
             raise ValueError(
-                f"slots are those of {len(self._memory)} memories, or -1 for none; got "
-                f"{int(slots.min())} to {int(slots.max())}"
+                f"slots are those of {len(self._memory)} memories, or -1 for none; got {least} to "
+                f"{most}"
             )
+        if most < 0:
+            return
         if versions is None:
             versions = self._memory.versions_of(slots)
-        rows = (slots >= 0).nonzero()[:, 0]
-        if len(rows) == 0:
-            return
         if self._batches and self._batches[-1].features.shape[1] != features.shape[1]:
             self.forget()  # another model's
-        draws, losses = torch.full_like(slots, self._draws), losses.detach().to(features.device)
+        draws = torch.full_like(slots, self._draws)
         # Copies: a caller may go on writing, and a view would hold on to all that it is of.
-        self._batches.append(_Batch(draws, slots, versions, features.detach(), losses).of(rows))
+        features, losses = features.detach().clone(), losses.detach().to(features.device, copy=True)
+        batch = _Batch(draws, slots, versions, features, losses)
+        self._batches.append(batch if least >= 0 else batch.of((slots >= 0).nonzero()[:, 0]))
         if len(self._batches) > _PER_DRAW * self._longest:
             self._keep(self._latest())
 
