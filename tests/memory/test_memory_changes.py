@@ -219,3 +219,5 @@ def test_a_mark_ends_with_the_state_it_was_of() -> None:
         memory.changes(mark)
     with pytest.raises(ValueError, match=r"this mark is of another memory"):
         build(ClassBalanced).changes(memory.mark)
+    with pytest.raises(TypeError, match="since is a `mark` of this memory, got 5"):
+        memory.changes(5)  # type: ignore[arg-type]  # a mistake

@@ -121,6 +121,10 @@ def test_changes_must_follow_what_is_loaded() -> None:
     history(replay, memory, range(1))  # as many rescorings as at the mark, but others
     with pytest.raises(ValueError, match="older than the state that was loaded"):
         replay.changes(mark)
+    with pytest.raises(TypeError, match="since is a `mark` of this replay, got 'now'"):
+        replay.changes("now")  # type: ignore[arg-type]  # a mistake
+    with pytest.raises(ValueError, match="no changes of a replay"):
+        replay.apply_changes(memory.changes(memory.mark))
 
 
 def test_cells_of_frozen_features_are_kept_and_a_saved_engine_continues_with_them(

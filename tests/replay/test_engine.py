@@ -88,7 +88,7 @@ def test_an_empty_memory_is_an_error_before_anything_is_scored(selection: Any) -
         replay.draw(2, no_scores)
 
 
-@pytest.mark.parametrize("wrong", [{"every": 0}, {"every": -1}, {"pool": 0}, {"pool": -3}])
+@pytest.mark.parametrize("wrong", [{"every": 0}, {"every": -1}, {"pool": 0}, {"pool": "all"}])
 def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"at least (1|one)"):
         Engine(filled(2), generator=generator(), **wrong)

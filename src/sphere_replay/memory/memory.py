@@ -247,6 +247,8 @@ class Memory:
         With the `state_dict()` of that moment it is everything needed to continue: a large memory
         is saved whole once, and by its changes from then on.
         """
+        if not isinstance(since, Mark):
+            raise TypeError(f"since is a `mark` of this memory, got {since!r}")
         if not self.loaded <= since.writes <= self._writes:
             raise ValueError(
                 "this mark is of another memory, or older than the state that was loaded into this "

@@ -286,6 +286,8 @@ class Engine:
 
         What is known of training's passes is saved whole: see `Economy.reuse`.
         """
+        if not isinstance(since, int):
+            raise TypeError(f"since is a `mark` of this replay, got {since!r}")
         if not self._loaded <= since <= self._moment:
             raise ValueError(
                 "this mark is of another replay, or older than the state that was loaded into this "
@@ -301,9 +303,11 @@ class Engine:
 
     def apply_changes(self, changes: State) -> None:
         """Go on from the state that the changes follow; the memory's changes come first."""
-        if "counters" not in changes:
+        if "schedule" in changes:
             self.load_state_dict(changes)
             return
+        if "counters" not in changes:
+            raise ValueError("these are no changes of a replay: pass what its changes() gave")
         self.schedule.load_counters(changes["counters"])
         self._load_passing(changes)
         self._generator.set_state(changes["generator"])

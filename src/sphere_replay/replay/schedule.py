@@ -13,6 +13,7 @@ from sphere_replay.memory import Memory
 from sphere_replay.memory.memory import Mark
 from sphere_replay.replay.selections import Weighting
 from sphere_replay.storage.trees import State
+from sphere_replay.validation import check_counts
 
 STRETCH = 8
 """Times the longest interval, where hardly anything changes."""
@@ -46,10 +47,7 @@ class Schedule:
         usual: int | None = None,
         steady: float = 0.0,
     ) -> None:
-        if every < 1:
-            raise ValueError(f"every counts draws between rescorings: at least 1, got {every}")
-        if pool is not None and pool < 1:
-            raise ValueError(f"a pool has at least one candidate, got {pool}")
+        check_counts(every=every, **({} if pool is None else {"pool": pool}))
         self.every = every
         self.pool = pool
         self.longest = longest
