@@ -348,6 +348,15 @@ BENCHMARK = Benchmark(
             )
             for dim, most in ((100, 5.25), (512, 2.9))
         ),
+        *(
+            at_least(
+                2.0,
+                f"times faster than the earlier tree, m = 500, d = {dim}",
+                "ratios.before / sphere",
+                where=partial(_is_cell, 500, dim),
+            )
+            for dim in (100, 512)
+        ),
     ),
     setting=_setting,
     legend=f"""

@@ -166,16 +166,16 @@ def test_targets_take_the_worst_cell() -> None:
     assert (gemm.measured, gemm.met) == (2.5, False)
     assert (memory.measured, memory.met) == (300.0, False)
     assert (tiled.measured, tiled.met) == (2.0, True)
-    assert [target.met for target in further] == [None] * 5
+    assert [target.met for target in further] == [None] * 7
 
 
 def test_further_cells_have_targets_of_their_own() -> None:
-    *usual, naive, gemm, trained, small, wide = judged(
+    *usual, naive, gemm, trained, small, wide, halved, _ = judged(
         [
             {**cell(4000, 512, sphere=1.0, naive=2.0, gemm=0.5), "case": "busy"},
             {**cell(4000, 512, sphere=1.4, normal=1.0, gemm=0.1), "case": "trained"},
             {**cell(500, 100, sphere=9.0, gemm=1.0), "case": "calibrated"},
-            cell(500, 100, sphere=5.0, gemm=1.0),
+            cell(500, 100, sphere=5.0, gemm=1.0, before=9.0),
         ]
     )
     assert (usual[0].measured, usual[1].measured) == (None, None)
@@ -183,6 +183,7 @@ def test_further_cells_have_targets_of_their_own() -> None:
     assert (gemm.measured, gemm.met) == (2.0, True)
     assert (trained.measured, trained.met) == (1.4, False)
     assert (small.measured, wide.measured) == (5.0, None)
+    assert (halved.measured, halved.met) == (1.8, False)
 
 
 def test_further_cells_are_among_the_sizes_that_are_measured() -> None:
@@ -216,7 +217,7 @@ def test_the_busy_process_has_a_session_of_its_own_and_ends() -> None:
 
 
 def test_targets_that_were_not_measured_are_neither_met_nor_missed() -> None:
-    assert [target.met for target in judged([cell(500, 100, sphere=1.0)])] == [None] * 9
+    assert [target.met for target in judged([cell(500, 100, sphere=1.0)])] == [None] * 11
 
 
 @needs_linux

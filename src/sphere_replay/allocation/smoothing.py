@@ -20,8 +20,9 @@ ROUNDINGS = 4
 """Of the averaged magnitudes: what kernel products of increments that cancel leave at most."""
 
 
-_MANY = 1 << 15
-"""Memories from which on a product for those in doubt is made with the others."""
+_MANY = 1 << 13
+"""Memories from which on some averages will be in doubt, and another pass takes long: a product for
+these is made with the others."""
 
 
 class Smoother(Protocol):
@@ -65,7 +66,7 @@ class KernelSmoother:
             return values.clone()
         scaled = values / magnitude
         stacked = [scaled, torch.ones_like(scaled)]
-        if len(values) > _MANY:  # some of their averages will be doubted
+        if len(values) > _MANY:
             stacked.append(scaled.abs())
         products = self._geometry.apply_kernel(self._eps, torch.stack(stacked, dim=1))
         self._row_sums = row_sums = products[:, 1]
