@@ -305,7 +305,9 @@ def test_another_memory_has_been_passed_by_nobody() -> None:
     assert replay.state_dict()["passing"]["known"] is None
     assert replay.draw(4, Scorer(TABLE)).cost == 25
     hand_on(replay, torch.arange(20))
-    assert replay.state_dict()["passing"]["known"] is not None
+    replay.memory.load_state_dict(filled(20).state_dict())
+    hand_on(replay, TWO)  # of the new one
+    assert replay.state_dict()["passing"]["known"]["slots"].tolist() == TWO.tolist()
 
 
 def test_losses_alone_are_not_reused_for_they_fell_by_the_step_that_follows() -> None:

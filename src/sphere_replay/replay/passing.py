@@ -113,6 +113,7 @@ class Passing:
             return
         if versions is None:
             versions = self._memory.versions_of(slots)
+        self._forget_another_memory()
         if self._batches and self._batches[-1].features.shape[1] != features.shape[1]:
             self.forget()  # another model's
         draws = torch.full_like(slots, self._draws)
@@ -133,6 +134,11 @@ class Passing:
         """The model is another one, or the memory."""
         self._batches, self._loaded = [], self._memory.loaded
 
+    def _forget_another_memory(self) -> None:
+        """Versions of the stream before tell nothing once another state was loaded."""
+        if self._loaded != self._memory.loaded:
+            self.forget()
+
     def known(self, slots: Tensor) -> Known | None:
         """The latest of what is known of the memories in these slots `[m]`; None: nothing is."""
         latest = self._latest()
@@ -148,8 +154,7 @@ class Passing:
 
     def _latest(self) -> _Batch | None:
         """What is known of each slot, by slots; None: of none."""
-        if self._loaded != self._memory.loaded:
-            self.forget()  # versions of another stream tell nothing
+        self._forget_another_memory()
         if not self._batches:
             return None
         newest, columns = self._batches[-1], zip(*self._batches, strict=True)
